@@ -1,0 +1,34 @@
+"""Everything sketchfed raises on purpose.
+
+    SketchfedError
+    ├── InputError            an argument that cannot work (also a ValueError)
+    │   └── UnknownNameError  a name that no registry holds; the message lists the ones it does
+    └── WireError             bytes that are not an acceptable packet (also a ValueError)
+
+A message says what was given, why it fails, and what to change.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SketchfedError(Exception):
+    """The root: catch this to catch whatever sketchfed refuses."""
+
+
+class InputError(SketchfedError, ValueError):
+    """An argument that cannot work."""
+
+
+class UnknownNameError(InputError):
+    """A name that a registry does not hold."""
+
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        names = list(known)
+        close = get_close_matches(str(name), names, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        super().__init__(f"there is no {kind} named {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+class WireError(SketchfedError, ValueError):
+    """Bytes that are not an acceptable packet, or a packet that cannot become bytes."""

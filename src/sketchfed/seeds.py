@@ -40,8 +40,9 @@ def _derive(state: bytes, label: str, index: int, *, size: int, person: bytes) -
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 2**64:
         raise InputError(f"a child seed's index must be an integer from 0 to 2^64 - 1, got {index!r}.")
     name = label.encode()
-    return blake2b(len(name).to_bytes(4, "little") + name + index.to_bytes(8, "little"),
-                   key=state, digest_size=size, person=person).digest()  # fmt: skip
+    return blake2b(
+        len(name).to_bytes(4, "little") + name + index.to_bytes(8, "little"), key=state, digest_size=size, person=person
+    ).digest()
 
 
 class PublicSeed:
@@ -143,8 +144,10 @@ class SecretSeed:
         return "SecretSeed(hidden)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise InputError("a SecretSeed is never serialised or copied: whoever holds it can undo the noise it made. "
-                         "Draw a new one where it is needed, or derive one with .child(label, index).")  # fmt: skip
+        raise InputError(
+            "a SecretSeed is never serialised or copied: whoever holds it can undo the noise it made. "
+            "Draw a new one where it is needed, or derive one with .child(label, index)."
+        )
 
 
 def secret_bytes(seed: SecretSeed, count: int) -> bytes:
@@ -153,7 +156,9 @@ def secret_bytes(seed: SecretSeed, count: int) -> bytes:
     Public seeds are refused: what everybody can rebuild, everybody can subtract.
     """
     if not isinstance(seed, SecretSeed):
-        raise InputError(f"noise and masks are drawn from a SecretSeed, got {type(seed).__name__}: what others can rebuild "
-                         "they can subtract. Use SecretSeed(), which the operating system fills.")  # fmt: skip
+        raise InputError(
+            f"noise and masks are drawn from a SecretSeed, got {type(seed).__name__}: what others can rebuild "
+            "they can subtract. Use SecretSeed(), which the operating system fills."
+        )
     stream = Cipher(algorithms.ChaCha20(seed._state, bytes(16)), mode=None).encryptor()
     return stream.update(bytes(count))

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any
 
 import numba
 from torch import Tensor
 
-Function = TypeVar("Function", bound=Callable[..., object])
+Function = Callable[..., Any]
 
 _twins_forced: ContextVar[bool] = ContextVar("twins_forced", default=False)
 
@@ -19,9 +19,14 @@ def kernel(function: Function) -> Function:
     Numba refuses to cache when neither the package's folder nor a home can be written: then it compiles anew each time.
     """
     try:
-        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError:
-        return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def inlined(function: Function) -> Function:
+    """A piece of a kernel that is copied into its caller, so that the caller's loop can be vectorised around it."""
+    return numba.njit(inline="always", error_model="numpy")(function)
 
 
 def on_cpu(x: Tensor) -> bool:

@@ -1,0 +1,207 @@
+"""The Walsh–Hadamard transform, with random signs fused into its first stage.
+
+Depth-first radix 8: blocks that fit the first-level cache are transformed whole, and every eight finished neighbours are
+merged while they are still warm. Each output is the same tree of additions whatever the blocking, so results do not
+depend on where they were computed.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sketchfed.kernels.jit import kernel
+from sketchfed.kernels.simd import (
+    REGISTER_BYTES,
+    REGISTERS,
+    butterfly2,
+    butterfly4,
+    butterfly8,
+    signed_block,
+    signed_transform_block,
+    transform_block,
+)
+
+_CACHED_BYTES_LOG = 14  # 16 KiB: half of the smallest first-level cache in use
+
+
+@kernel
+def _pass(x, start, count, stride, radix_log):
+    """One stage of radix 2^radix_log at distance `stride` over `count` elements."""
+    lanes = REGISTER_BYTES // x.itemsize
+    for group in range(start, start + count, stride << radix_log):
+        for offset in range(group, group + stride, lanes):
+            if radix_log == 3:
+                butterfly8(x, offset, stride)
+            elif radix_log == 2:
+                butterfly4(x, offset, stride)
+            else:
+                butterfly2(x, offset, stride)
+
+
+@kernel
+def _stages(x, start, size_log, done_log):
+    """The stages above 2^done_log of one block that fits the cache. Radix 8, and 4 + 4 rather than 8 + 2."""
+    while done_log < size_log:
+        left = size_log - done_log
+        radix_log = 3 if left == 3 or left > 4 else min(left, 2)
+        _pass(x, start, np.int64(1) << size_log, np.int64(1) << done_log, radix_log)
+        done_log += radix_log
+
+
+@kernel
+def _merge(x, end, index, block_log, size_log):
+    """After block number `index` is done, merge every complete group of eight that ends with it."""
+    finished, level = index + 1, block_log
+    while level + 3 <= size_log and finished & 7 == 0:
+        count = np.int64(1) << (level + 3)
+        _pass(x, end - count, count, np.int64(1) << level, 3)
+        finished >>= 3
+        level += 3
+
+
+@kernel
+def _block_log(x, size_log):
+    """The largest cached block from which radix-8 merges reach the whole without a remainder."""
+    largest = _CACHED_BYTES_LOG - (2 if x.itemsize == 4 else 3)
+    return size_log if size_log <= largest else largest - (largest - size_log) % 3
+
+
+@kernel
+def _base_log(x):
+    return 6 if x.itemsize == 4 else 5
+
+
+@kernel
+def _log(width):
+    """The logarithm of a power of two."""
+    log = 0
+    while width >> (log + 1):
+        log += 1
+    return log
+
+
+@kernel
+def _small(x, start, size):
+    half = 1
+    while half < size:
+        for group in range(start, start + size, 2 * half):
+            for i in range(group, group + half):
+                a, b = x[i], x[i + half]
+                x[i], x[i + half] = a + b, a - b
+        half *= 2
+
+
+@kernel
+def transform(x, start, size_log):
+    """x[start : start + 2^size_log] ← H x, in place and unnormalised, for a flat array."""
+    base_log = _base_log(x)
+    if size_log < base_log:
+        _small(x, start, 1 << size_log)
+        return
+    block_log = _block_log(x, size_log)
+    block, base = np.int64(1) << block_log, np.int64(1) << base_log
+    for index in range(np.int64(1) << (size_log - block_log)):
+        first = start + index * block
+        for offset in range(first, first + block, base):
+            transform_block(x, offset, x, offset, np.uint64(0))
+        _stages(x, first, block_log, base_log)
+        _merge(x, first + block, index, block_log, size_log)
+
+
+@kernel
+def sign_word(words, index, count):
+    """Sign bits `count·index` to `count·(index + 1)`, count being 64 or 32, of a bit string in 32-bit words."""
+    if count == 32:
+        return np.uint64(words[index])
+    return np.uint64(words[2 * index]) | np.uint64(words[2 * index + 1]) << np.uint64(32)
+
+
+@kernel
+def signed_transform(x, start, length, words, out, size_log):
+    """out ← H·D·pad(x[start : start + length]); D negates element i where bit i of `words` is set."""
+    base_log = _base_log(x)
+    if size_log < base_log:
+        for i in range(1 << size_log):
+            out[i] = 0
+            if i < length:
+                out[i] = -x[start + i] if words[0] >> np.uint32(i) & np.uint32(1) else x[start + i]
+        _small(out, 0, 1 << size_log)
+        return
+    block_log = _block_log(x, size_log)
+    block, base = np.int64(1) << block_log, np.int64(1) << base_log
+    tail = np.zeros(base, x.dtype)
+    for index in range(np.int64(1) << (size_log - block_log)):
+        first = index * block
+        for offset in range(first, first + block, base):
+            if offset + base <= length:
+                signed_transform_block(x, start + offset, out, offset, sign_word(words, offset // base, base))
+            elif offset < length:
+                for i in range(length - offset):
+                    tail[i] = x[start + offset + i]
+                signed_transform_block(tail, 0, out, offset, sign_word(words, offset // base, base))
+            else:
+                out[offset : offset + base] = 0
+        _stages(out, first, block_log, base_log)
+        _merge(out, first + block, index, block_log, size_log)
+
+
+@kernel
+def negate(x, words, length, out, start):
+    """out[start : start + length] ← D·x[:length], with D as in `signed_transform`."""
+    base = np.int64(REGISTERS * REGISTER_BYTES // x.itemsize)
+    whole = length // base
+    for index in range(whole):
+        signed_block(x, index * base, out, start + index * base, sign_word(words, index, base))
+    for i in range(whole * base, length):
+        out[start + i] = -x[i] if words[i >> 5] >> np.uint32(i & 31) & np.uint32(1) else x[i]
+
+
+@kernel
+def sampled_transform(x, layout, words, rows, out):
+    """out ← S·H·D·x/√rows for each part (start, stop, first, last, width) of the layout, for every row of x."""
+    flat = x.reshape(-1)
+    work = np.empty(layout[:, 4].max(), x.dtype)
+    for item in range(x.shape[0]):
+        for part in range(layout.shape[0]):
+            start, stop, first, last, width = layout[part]
+            origin = item * x.shape[1] + start
+            signed_transform(flat, origin, stop - start, words[part], work, _log(width))
+            scale = x.dtype.type(1 / np.sqrt(last - first))
+            for k in range(first, last):
+                out[item, k] = scale * work[np.uint64(rows[k])]
+
+
+@kernel
+def sampled_transform_adjoint(y, layout, words, rows, out):
+    """out ← D·H·Sᵀ·y/√rows, part by part."""
+    flat = out.reshape(-1)
+    work = np.empty(layout[:, 4].max(), y.dtype)
+    for item in range(y.shape[0]):
+        for part in range(layout.shape[0]):
+            start, stop, first, last, width = layout[part]
+            work[:width] = 0
+            scale = y.dtype.type(1 / np.sqrt(last - first))
+            for k in range(first, last):
+                work[np.uint64(rows[k])] = scale * y[item, k]
+            transform(work, 0, _log(width))
+            negate(work, words[part], stop - start, flat, item * out.shape[1] + start)
+
+
+def hadamard_(x: Tensor) -> Tensor:
+    """In place over the last dimension, a power of two: H x with H of entries ±1. CPU, contiguous, float32 or float64."""
+    size_log = x.shape[-1].bit_length() - 1
+    flat = x.detach().reshape(-1).numpy()
+    for start in range(0, flat.size, 1 << size_log):
+        transform(flat, start, size_log)
+    return x
+
+
+def hadamard_twin(x: Tensor) -> Tensor:
+    """The same over the last dimension with torch operations, on any device; returns a new tensor."""
+    size, half = x.shape[-1], 1
+    while half < size:
+        pairs = x.reshape(*x.shape[:-1], size // (2 * half), 2, half)
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        x = torch.stack([first + second, first - second], dim=-2).reshape(*x.shape)
+        half *= 2
+    return x

@@ -1,0 +1,136 @@
+"""k-wise independent hashes: polynomials modulo the Mersenne prime 2^61 − 1.
+
+A polynomial of degree k − 1 with uniform coefficients is k-wise independent (Wegman & Carter 1981). Sketches evaluate it at
+consecutive integers, so all but the first values come from finite differences: additions only, many lanes at a time.
+Products are formed in 128 bits; in 64 they would overflow and the independence with them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sketchfed.kernels.draws import high_product
+from sketchfed.kernels.jit import inlined, kernel
+from sketchfed.seeds import PublicSeed
+
+PRIME = 2**61 - 1
+LANES = 32
+
+Coefficients = npt.NDArray[np.uint64]
+
+
+def coefficients(seed: PublicSeed, *, degree: int) -> Coefficients:
+    """Uniform coefficients of a polynomial, lowest first: 61 bits of the stream each, drawn again if they equal the prime."""
+    values: list[int] = []
+    drawn = 0
+    while len(values) <= degree:
+        low, high = (int(word) for word in seed.words(2, start=2 * drawn))
+        drawn += 1
+        value = (high << 32 | low) >> 3
+        if value < PRIME:
+            values.append(value)
+    return np.array(values, np.uint64)
+
+
+@inlined
+def add(a, b):
+    total = a + b
+    return total - np.uint64(PRIME) if total >= np.uint64(PRIME) else total
+
+
+@inlined
+def subtract(a, b):
+    return add(a, np.uint64(PRIME) - b)
+
+
+@kernel
+def multiply(a, b):
+    """a·b mod 2^61 − 1 for a, b below 2^61."""
+    low, high = a * b, high_product(a, b)
+    total = (low & np.uint64(PRIME)) + (low >> np.uint64(61) | high << np.uint64(3))
+    total = (total & np.uint64(PRIME)) + (total >> np.uint64(61))
+    return total - np.uint64(PRIME) if total >= np.uint64(PRIME) else total
+
+
+@kernel
+def evaluate(polynomial, i):
+    """Horner's rule."""
+    value = polynomial[polynomial.size - 1]
+    for k in range(polynomial.size - 2, -1, -1):
+        value = add(multiply(value, i), polynomial[k])
+    return value
+
+
+@kernel
+def _differences(polynomial, first, table):
+    """table[k, lane] ← the k-th difference at step LANES of the polynomial at first + lane."""
+    for lane in range(LANES):
+        for k in range(table.shape[0]):
+            table[k, lane] = evaluate(polynomial, np.uint64(first + lane + k * LANES))
+        for level in range(1, table.shape[0]):
+            for k in range(table.shape[0] - 1, level - 1, -1):
+                table[k, lane] = subtract(table[k, lane], table[k - 1, lane])
+
+
+@inlined
+def _step(a, b):
+    """a + b modulo the prime, signed: vector units compare signed 64-bit integers only."""
+    total = a + b
+    return total - (PRIME if total >= PRIME else 0)
+
+
+@inlined
+def _code(h, sign, origin, size):
+    """2·(origin + ⌊h·size / 2^61⌋) + lowest bit of the sign hash, from two 32-bit products."""
+    bucket = ((h >> 32) * size + ((h & 0xFFFFFFFF) * size >> 32)) >> 29
+    return np.uint32((bucket + origin) * 2 | sign & 1)
+
+
+@kernel
+def hash_codes(buckets, signs, first, origin, size, codes):
+    """codes[i] ← 2·(origin + bucket of column first + i) + sign bit, for a linear and a cubic polynomial; size < 2^31."""
+    linear, cubic = np.empty((2, LANES), np.uint64), np.empty((4, LANES), np.uint64)
+    _differences(buckets, first, linear)
+    _differences(signs, first, cubic)
+    h, rise = linear[0].view(np.int64).copy(), np.int64(linear[1, 0])
+    s0, s1 = cubic[0].view(np.int64).copy(), cubic[1].view(np.int64).copy()
+    s2, s3 = cubic[2].view(np.int64).copy(), np.int64(cubic[3, 0])
+    whole = codes.size // LANES * LANES
+    for start in range(0, whole, LANES):
+        out = codes[start : start + LANES]
+        for lane in range(LANES):
+            out[lane] = _code(h[lane], s0[lane], origin, size)
+            h[lane] = _step(h[lane], rise)
+            slope, bend = s1[lane], s2[lane]
+            s0[lane] = _step(s0[lane], slope)
+            s1[lane] = _step(slope, bend)
+            s2[lane] = _step(bend, s3)
+    for lane in range(codes.size - whole):
+        codes[whole + lane] = _code(h[lane], s0[lane], origin, size)
+
+
+def _multiply_twin(a: Tensor, b: Tensor) -> Tensor:
+    """a·b mod 2^61 − 1 for a below 2^61 and b below 2^32, in int64: 2^61 is 1, so the pieces are shifted around."""
+    high, low = (a >> 32) * b, (a & 0xFFFFFFFF) * b  # high < 2^61; low < 2^64 wraps, but only its bits are used
+    total = (high >> 29) + ((high & (1 << 29) - 1) << 32)  # high·2^32
+    total = total + (low & PRIME) + (low >> 61 & 7)
+    total = (total & PRIME) + (total >> 61)
+    return torch.where(total >= PRIME, total - PRIME, total)
+
+
+def _evaluate_twin(polynomial: Sequence[int], i: Tensor) -> Tensor:
+    value = torch.full_like(i, polynomial[-1])
+    for coefficient in reversed(polynomial[:-1]):
+        value = _multiply_twin(value, i) + coefficient
+        value = torch.where(value >= PRIME, value - PRIME, value)
+    return value
+
+
+def hash_codes_twin(buckets: Coefficients, signs: Coefficients, columns: Tensor, *, origin: int, size: int) -> Tensor:
+    """The codes of `hash_codes` for a tensor of columns (int64), by direct evaluation on its device."""
+    h = _evaluate_twin([int(c) for c in buckets], columns)
+    bucket = (h >> 32) * size + ((h & 0xFFFFFFFF) * size >> 32) >> 29
+    return (bucket + origin) * 2 + (_evaluate_twin([int(c) for c in signs], columns) & 1)

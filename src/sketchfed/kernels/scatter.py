@@ -1,0 +1,64 @@
+"""Sketches whose columns hold a few ±1: scatter into buckets, gather back.
+
+A code is 2·bucket + sign bit. `codes` is `(nonzeros, columns)`, so nonzero k of a column lies in its k-th row.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sketchfed.kernels.jit import kernel
+from sketchfed.kernels.simd import negate_if
+
+
+@kernel
+def scatter(x, source, codes, out, target):
+    """out[target + bucket] += ±x[source + i] for every code i; x and out are flat."""
+    here, there = np.uint64(source), np.uint64(target)
+    for i in range(codes.size):
+        code = np.uint64(codes[i])
+        out[there + (code >> np.uint64(1))] += negate_if(x[here + np.uint64(i)], code)
+
+
+@kernel
+def gather(y, source, codes, out, target, fresh):
+    """out[target + i] = ±y[source + bucket] for every code i, or += where `fresh` is false."""
+    here, there = np.uint64(source), np.uint64(target)
+    for i in range(codes.size):
+        code = np.uint64(codes[i])
+        value = negate_if(y[here + (code >> np.uint64(1))], code)
+        place = there + np.uint64(i)
+        out[place] = value if fresh else out[place] + value
+
+
+@kernel
+def scatter_rows(x, first, codes, out):
+    """`scatter` the columns from `first` on of every row of x, for every nonzero."""
+    flat, sums = x.reshape(-1), out.reshape(-1)
+    for row in range(x.shape[0]):
+        for k in range(codes.shape[0]):
+            scatter(flat, row * x.shape[1] + first, codes[k], sums, row * out.shape[1])
+
+
+@kernel
+def gather_rows(y, codes, out, first):
+    """`gather` the columns from `first` on of every row of out, for every nonzero."""
+    flat, columns = y.reshape(-1), out.reshape(-1)
+    for row in range(y.shape[0]):
+        for k in range(codes.shape[0]):
+            gather(flat, row * y.shape[1], codes[k], columns, row * out.shape[1] + first, k == 0)
+
+
+def scatter_twin(x: Tensor, codes: Tensor, out: Tensor) -> None:
+    """`scatter` of the columns `x` for int64 codes, on any device."""
+    for row in codes:
+        out.index_add_(1, row >> 1, torch.where((row & 1).bool(), -x, x))
+
+
+def gather_twin(y: Tensor, codes: Tensor) -> Tensor:
+    """`gather` for int64 codes, on any device."""
+    columns = y.new_zeros(y.shape[0], codes.shape[1])
+    for row in codes:
+        values = y[:, row >> 1]
+        columns += torch.where((row & 1).bool(), -values, values)
+    return columns

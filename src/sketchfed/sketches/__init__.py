@@ -1,0 +1,44 @@
+"""Random linear maps that every party rebuilds from a shared seed."""
+
+from dataclasses import fields
+
+import torch
+from torch import Tensor
+
+from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.seeds import PublicSeed
+from sketchfed.sketches.ams import Ams
+from sketchfed.sketches.balanced import Balanced
+from sketchfed.sketches.base import Sketch
+from sketchfed.sketches.count import Count
+from sketchfed.sketches.gaussian import Gaussian
+from sketchfed.sketches.sampling import Sampling
+from sketchfed.sketches.sparse import Sparse, SparseBlocks
+from sketchfed.sketches.srht import Srht
+
+__all__ = ["SKETCHES", "Sketch", "dense", "make_sketch"]
+
+SKETCHES: dict[str, type[Sketch]] = {
+    family.name: family for family in (Gaussian, Srht, Ams, Count, Balanced, Sparse, SparseBlocks, Sampling)
+}
+
+
+def make_sketch(name: str, *, dim: int, size: int, seed: PublicSeed, **options: object) -> Sketch:
+    """The sketch of a family by its name.
+
+    >>> make_sketch("count", dim=1000, size=10, seed=PublicSeed(7)).alpha
+    300.0
+    """
+    if name not in SKETCHES:
+        raise UnknownNameError("sketch", name, SKETCHES)
+    family = SKETCHES[name]
+    known = [field.name for field in fields(family) if field.name not in ("dim", "size", "seed")]
+    for option in options:
+        if option not in known:
+            raise InputError(f"sketch '{name}' has no option {option!r}; it has {', '.join(known) or 'none'}.")
+    return family(dim=dim, size=size, seed=seed, **options)
+
+
+def dense(sketch: Sketch, *, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The matrix R, `(size, dim)`, for looking and testing: it is what sketches exist to avoid."""
+    return sketch.adjoint(torch.eye(sketch.size, dtype=dtype))

@@ -1,0 +1,149 @@
+"""What every sketch shares: its fields, the checks on what comes in, and derivatives of every order."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+
+MAX_DIM = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketch(ABC):
+    """A random linear map R from `dim` to `size` numbers, rebuilt from its seed, with E[RᵀR] = I.
+
+    Equal fields are the same operator, on every machine. `apply` and `adjoint` take float32 or float64 tensors of any
+    leading shape on any device, and are differentiable as often as one likes. A family implements `_apply` and `_adjoint`
+    for contiguous `(batch, dim)` and `(batch, size)` tensors, and says its `alpha` and `exact_alpha`.
+    """
+
+    dim: int
+    size: int
+    seed: PublicSeed
+
+    name: ClassVar[str]
+    """The name under which the registry knows this family."""
+    summary: ClassVar[str]
+    """What it is, in a few words, for tables; likewise the next three."""
+    source: ClassVar[str]
+    cost: ClassVar[str]
+    alpha_formula: ClassVar[str]
+    wide: ClassVar[bool] = True
+    """Whether size may exceed dim."""
+    reads_all: ClassVar[bool] = True
+    """Whether every coordinate reaches some coefficient, so that what is not finite shows there."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("dim", self.dim), ("size", self.size)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}.")
+            if not 1 <= value <= MAX_DIM:
+                raise InputError(f"{name} must be from 1 to 2^31 - 1, got {value:,}.")
+        if not isinstance(self.seed, PublicSeed):
+            raise InputError(
+                f"seed must be a PublicSeed, got {type(self.seed).__name__}: a sketch is rebuilt by every "
+                "party. Write seed=PublicSeed(7)."
+            )
+        if not self.wide and self.size > self.dim:
+            raise InputError(
+                f"size {self.size:,} exceeds dim {self.dim:,}: '{self.name}' draws without replacement and has no "
+                f"more rows to draw. Use size <= {self.dim:,}, or a family such as 'gaussian'."
+            )
+
+    @property
+    @abstractmethod
+    def alpha(self) -> float:
+        """The published α with E‖RᵀRh‖² ≤ (1 + α)‖h‖² for every fixed h (Song et al. 2023, Thm 4.2 and Table 1)."""
+
+    @property
+    @abstractmethod
+    def exact_alpha(self) -> float:
+        """The smallest such α: the worst h attains it."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        """R x: shape `(..., dim)` to `(..., size)`."""
+        self._check(x, self.dim, "x", "apply")
+        return _LinearMap.apply(x, self, False, True)  # type: ignore[no-any-return, no-untyped-call]
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Rᵀy: shape `(..., size)` to `(..., dim)`. E[adjoint(apply(x))] = x."""
+        self._check(y, self.size, "y", "adjoint")
+        return _LinearMap.apply(y, self, True, True)  # type: ignore[no-any-return, no-untyped-call]
+
+    @abstractmethod
+    def _apply(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _adjoint(self, y: Tensor) -> Tensor: ...
+
+    def _check(self, t: Tensor, length: int, name: str, method: str) -> None:
+        if not isinstance(t, Tensor):
+            raise InputError(f"{method} takes a torch tensor, got {type(t).__name__}. Wrap it: torch.as_tensor({name}).")
+        if t.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"{method} takes float32 or float64, got {t.dtype}. Convert it: {name}.to(torch.float32).")
+        if t.ndim == 0 or t.shape[-1] != length:
+            field = "dim" if method == "apply" else "size"
+            raise InputError(
+                f"the last dimension of {name} must be {field} = {length:,}, got shape {tuple(t.shape)}. Reshape "
+                f"it to (..., {length}), or make the sketch for {field}="
+                f"{t.shape[-1] if t.ndim else 1}."
+            )
+
+
+class _LinearMap(torch.autograd.Function):
+    """R or Rᵀ as an autograd function: each is the other's derivative, so derivatives of every order exist."""
+
+    @staticmethod
+    def forward(t: Tensor, sketch: Sketch, transposed: bool, checked: bool) -> Tensor:
+        length = sketch.size if transposed else sketch.dim
+        rows = t.detach().reshape(math.prod(t.shape[:-1]), length).contiguous()
+        on_output = not transposed and sketch.reads_all  # the shorter side is the cheaper one to look at
+        if checked and not on_output:
+            _refuse_non_finite(rows, "adjoint" if transposed else "apply")
+        out = sketch._adjoint(rows) if transposed else sketch._apply(rows)
+        if checked and on_output and not _is_finite(out):
+            _refuse_non_finite(rows, "apply")
+            raise InputError(
+                f"apply overflowed {rows.dtype}: the values are finite but their sums are not. Scale them down, "
+                "or convert to float64."
+            )
+        return out.reshape(*t.shape[:-1], out.shape[-1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        _, ctx.sketch, ctx.transposed, _ = inputs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return _LinearMap.apply(gradient, ctx.sketch, not ctx.transposed, False), None, None, None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Any:
+        return _LinearMap.apply(tangent, ctx.sketch, ctx.transposed, False)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(_info: Any, in_dims: Any, t: Tensor, sketch: Sketch, transposed: bool, checked: bool) -> Any:
+        return _LinearMap.apply(t.movedim(in_dims[0], 0), sketch, transposed, checked), 0  # type: ignore[no-untyped-call]
+
+
+def _is_finite(t: Tensor) -> bool:
+    """Cheap where all is well: one sum, and a look at each value only if that overflows."""
+    return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
+
+
+def _refuse_non_finite(t: Tensor, method: str) -> None:
+    if _is_finite(t):
+        return
+    bad = ~torch.isfinite(t)
+    first = int(bad.any(0).nonzero()[0])
+    raise InputError(
+        f"{method} got {int(bad.sum()):,} values that are NaN or infinite, the first at coordinate {first:,}; a "
+        "sketch would spread them over every coefficient. Find where training diverged (a smaller step?), or "
+        "drop this update."
+    )

@@ -1,0 +1,57 @@
+"""Uniform sampling: keep `size` of `dim` coordinates, with random signs."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sketchfed.kernels import draws
+from sketchfed.sketches.base import Sketch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(Sketch):
+    """Rescaled random coordinates, R = √(dim/size)·S·D.
+
+    Paper: Song et al. 2023, Def. D.8. Unbiased, but an inner product with a single coordinate is kept with probability
+    size/dim or lost: the coordinate-wise parameter of Def. 4.1 is dim, not a constant (Lemma D.16, Remark D.17), and
+    `alpha` is the dim²/size that follows. Averaged over all coordinates the second moment is only dim/size, which is
+    `exact_alpha` + 1. It suits flat, dense vectors and nothing else.
+    """
+
+    name = "sampling"
+    summary = "random coordinates kept, the rest dropped"
+    source = "Song et al. 2023, Def. D.8"
+    cost = "size look-ups"
+    alpha_formula = "dim²/size"
+    wide = False
+    reads_all = False
+
+    @property
+    def alpha(self) -> float:
+        return self.dim**2 / self.size
+
+    @property
+    def exact_alpha(self) -> float:
+        return self.dim / self.size - 1
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        return torch.from_numpy(draws.subset(self.seed.child("rows").stream, dim=self.dim, size=self.size)).long()
+
+    @cached_property
+    def _signs(self) -> Tensor:
+        bits = np.unpackbits(self.seed.child("signs").words(-(-self.size // 32)).view(np.uint8), bitorder="little")
+        return 1 - 2 * torch.from_numpy(bits[: self.size].astype(np.float32))
+
+    def _weights(self, like: Tensor) -> Tensor:
+        return self._signs.to(like) * math.sqrt(self.dim / self.size)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._weights(x) * x[:, self._rows.to(x.device)]
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return y.new_zeros(y.shape[0], self.dim).index_copy(1, self._rows.to(y.device), self._weights(y) * y)

@@ -1,0 +1,152 @@
+"""A few rows of a randomly signed fast transform."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.kernels import draws, fwht, philox
+from sketchfed.kernels.cosine import cosine, cosine_transposed
+from sketchfed.kernels.jit import on_cpu
+from sketchfed.seeds import Words
+from sketchfed.sketches.base import Sketch
+
+TRANSFORMS = ("hadamard", "cosine")
+
+
+class _Part(NamedTuple):
+    """One diagonal block: coordinates start to stop, coefficients first to last, a transform of `width`."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+    width: int
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Srht(Sketch):
+    """Subsampled randomised Hadamard transform, R = √(n/size)·S·H·D: signs, transform, `size` rows without replacement.
+
+    Paper: Song et al. 2023, Def. D.3, which asks for dim a power of two. Here dim is padded to n with zeros, or cut into
+    equal parts of at most `block` coordinates with a transform and a share of the rows each: less padding, and a working
+    set that stays in cache. `transform="cosine"` takes the cosine transform instead, which needs no padding at all. Unbiased.
+    Lemma D.12 gives α = 2·dim/size; exactly it is (dim − 1)(n − size)/(size·(n − 1)), at most dim/size − 1, the least
+    possible, when nothing is padded.
+    """
+
+    transform: str = "hadamard"
+    block: int | None = None
+
+    name = "srht"
+    summary = "random signs, fast Hadamard (or cosine) transform, random rows"
+    source = "Song et al. 2023, Def. D.3"
+    cost = "dim · log dim"
+    alpha_formula = "2 dim/size"
+    wide = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transform not in TRANSFORMS:
+            raise UnknownNameError("transform", self.transform, TRANSFORMS)
+        if self.block is not None and (isinstance(self.block, bool) or not isinstance(self.block, int) or self.block < 1):
+            raise InputError(f"block must be a positive number of coordinates, got {self.block!r}. Leave it out for one block.")
+        if min(part.rows for part in self._parts) < 1:
+            raise InputError(
+                f"block {self.block:,} cuts dim {self.dim:,} into {len(self._parts):,} parts, but size {self.size:,} "
+                f"gives some of them no coefficient. Use block >= {-(-2 * self.dim // self.size):,} or a larger "
+                "size."
+            )
+
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        number = 1 if self.block is None else -(-self.dim // self.block)
+        edges = [p * self.dim // number for p in range(number + 1)]
+        shares = [edge * self.size // self.dim for edge in edges]
+        parts = zip(edges, edges[1:], shares, shares[1:], strict=False)
+        return [_Part(*part, width=self._width(part[1] - part[0])) for part in parts]
+
+    def _width(self, length: int) -> int:
+        return length if self.transform == "cosine" else 1 << (length - 1).bit_length()
+
+    @property
+    def alpha(self) -> float:
+        return max(2 * part.length / part.rows for part in self._parts)
+
+    @property
+    def exact_alpha(self) -> float:
+        return max((p.length - 1) * (p.width - p.rows) / (p.rows * max(1, p.width - 1)) for p in self._parts)
+
+    @cached_property
+    def _words(self) -> Words:
+        """Sign bits, a row of words a part."""
+        each = 2 * max(-(-part.length // 64) for part in self._parts)
+        drawn = philox.words(self.seed.child("signs").stream, each * len(self._parts))
+        return drawn[: each * len(self._parts)].reshape(len(self._parts), each)
+
+    @cached_property
+    def _rows(self) -> npt.NDArray[np.int32]:
+        """The rows taken of each part's transform, part after part."""
+        seed = self.seed.child("rows")
+        return np.concatenate(
+            [
+                draws.subset(seed.child("part", number).stream, dim=part.width, size=part.rows)
+                for number, part in enumerate(self._parts)
+            ]
+        )
+
+    @cached_property
+    def _layout(self) -> npt.NDArray[np.int64]:
+        return np.array(self._parts, np.int64)
+
+    def _scale(self, part: _Part) -> float:
+        """√(n/rows), and 1/√n more for the transform whose entries are ±1."""
+        return math.sqrt((part.width if self.transform == "cosine" else 1) / part.rows)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        out = x.new_empty(x.shape[0], self.size)
+        if self.transform == "hadamard" and on_cpu(x):
+            fwht.sampled_transform(x.numpy(), self._layout, self._words, self._rows, out.numpy())
+            return out
+        for part, signs, rows in self._each_part(x):
+            signed = signs * x[:, part.start : part.stop]
+            transformed = self._transformed(torch.nn.functional.pad(signed, (0, part.width - part.length)))
+            out[:, part.first : part.last] = transformed[:, rows] * self._scale(part)
+        return out
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        out = y.new_empty(y.shape[0], self.dim)
+        if self.transform == "hadamard" and on_cpu(y):
+            fwht.sampled_transform_adjoint(y.numpy(), self._layout, self._words, self._rows, out.numpy())
+            return out
+        for part, signs, rows in self._each_part(y):
+            spread = y.new_zeros(y.shape[0], part.width)
+            spread[:, rows] = y[:, part.first : part.last] * self._scale(part)
+            restored = cosine_transposed(spread) if self.transform == "cosine" else fwht.hadamard_twin(spread)
+            out[:, part.start : part.stop] = signs * restored[:, : part.length]
+        return out
+
+    def _transformed(self, x: Tensor) -> Tensor:
+        return cosine(x) if self.transform == "cosine" else fwht.hadamard_twin(x)
+
+    def _each_part(self, like: Tensor) -> Iterator[tuple[_Part, Tensor, Tensor]]:
+        """Every part with its signs and its rows as tensors beside `like`."""
+        for part, words in zip(self._parts, self._words, strict=True):
+            bits = np.unpackbits(words.view(np.uint8), bitorder="little")[: part.length]
+            signs = 1 - 2 * torch.from_numpy(bits.astype(np.float32)).to(like)
+            yield part, signs, torch.from_numpy(self._rows[part.first : part.last]).long().to(like.device)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sketchfed.kernels.draws import high_product
 from sketchfed.kernels.jit import inlined, kernel
+from sketchfed.kernels.philox import words
 from sketchfed.seeds import PublicSeed
 
 PRIME = 2**61 - 1
@@ -23,16 +24,11 @@ Coefficients = npt.NDArray[np.uint64]
 
 
 def coefficients(seed: PublicSeed, *, degree: int) -> Coefficients:
-    """Uniform coefficients of a polynomial, lowest first: 61 bits of the stream each, drawn again if they equal the prime."""
-    values: list[int] = []
-    drawn = 0
-    while len(values) <= degree:
-        low, high = (int(word) for word in seed.words(2, start=2 * drawn))
-        drawn += 1
-        value = (high << 32 | low) >> 3
-        if value < PRIME:
-            values.append(value)
-    return np.array(values, np.uint64)
+    """Uniform coefficients of a polynomial, lowest first: 61 bits of the stream each, the next ones if they are all set."""
+    wanted = degree + 1
+    drawn = words(seed.stream, 2 * wanted + 8)[: 2 * wanted + 8].view("<u8") >> np.uint64(3)
+    kept = drawn[drawn < PRIME]
+    return kept[:wanted]  # five values of 2^61 − 1 among the nine or more would leave too few: not in this universe
 
 
 @inlined

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sketchfed.kernels import dense, field
+from sketchfed.kernels import dense, field, philox
 from sketchfed.seeds import Words
 from sketchfed.sketches.rows import RowSketch
 
@@ -22,7 +22,7 @@ class Ams(RowSketch):
     """
 
     name = "ams"
-    summary = "4-wise independent signs ±1/√size in every entry"
+    summary = "4-wise independent signs everywhere"
     source = "Song et al. 2023, Def. D.4"
     cost = "dim · size signs"
     alpha_formula = "2 dim/size"
@@ -37,7 +37,7 @@ class Ams(RowSketch):
 
     @cached_property
     def _coefficients(self) -> Words:
-        return self.seed.words(3 * self.size).reshape(self.size, 3)
+        return philox.words(self.seed.stream, 3 * self.size)[: 3 * self.size].reshape(self.size, 3)
 
     def _apply_kernel(self, x: Tensor, scale: float, out: Tensor) -> None:
         dense.apply_signs(self._coefficients, x.numpy(), scale, out.numpy())

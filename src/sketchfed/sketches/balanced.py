@@ -30,7 +30,7 @@ class Balanced(ColumnSketch):
     """
 
     name = "balanced"
-    summary = "equal buckets from a random permutation, random signs"
+    summary = "equal buckets from a permutation"
     source = "Zhang & Wang 2021, Sec. 3; here"
     cost = "dim look-ups"
     alpha_formula = "2 dim/size"

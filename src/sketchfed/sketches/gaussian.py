@@ -10,7 +10,7 @@ from sketchfed.sketches.rows import RowSketch
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(RowSketch):
-    """R with independent N(0, 1/size) entries, drawn a strip at a time and never stored.
+    """R with independent normal entries, drawn a strip at a time and never stored.
 
     Paper: Song et al. 2023, Def. D.2. Unbiased. Every application draws dim·size normals (about 0.4 billion a second), so
     it is the reference to compare others with, and for small problems. Lemma D.13 gives α = 3·dim/size; exactly,
@@ -18,7 +18,7 @@ class Gaussian(RowSketch):
     """
 
     name = "gaussian"
-    summary = "independent N(0, 1/size) entries"
+    summary = "independent normal entries"
     source = "Song et al. 2023, Def. D.2"
     cost = "dim · size normals"
     alpha_formula = "3 dim/size"

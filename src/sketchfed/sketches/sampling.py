@@ -23,7 +23,7 @@ class Sampling(Sketch):
     """
 
     name = "sampling"
-    summary = "random coordinates kept, the rest dropped"
+    summary = "random coordinates, the rest dropped"
     source = "Song et al. 2023, Def. D.8"
     cost = "size look-ups"
     alpha_formula = "dim²/size"

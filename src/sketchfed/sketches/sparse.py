@@ -47,9 +47,9 @@ class Sparse(_Embedding):
     """
 
     name = "sparse"
-    summary = "a few distinct random buckets a coordinate (4 unless told)"
+    summary = "a few distinct buckets a coordinate"
     source = "Song et al. 2023, Def. D.6"
-    cost = "nonzeros · dim draws"
+    cost = "few · dim draws"
 
     @property
     def exact_alpha(self) -> float:
@@ -74,9 +74,9 @@ class SparseBlocks(_Embedding):
     """
 
     name = "sparse_blocks"
-    summary = "one bucket a coordinate in each of a few blocks of rows (4 unless told)"
+    summary = "a bucket in each of a few row blocks"
     source = "Song et al. 2023, Def. D.7"
-    cost = "nonzeros · dim hashes"
+    cost = "few · dim hashes"
 
     @property
     def exact_alpha(self) -> float:

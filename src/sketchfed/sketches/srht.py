@@ -54,7 +54,7 @@ class Srht(Sketch):
     block: int | None = None
 
     name = "srht"
-    summary = "random signs, fast Hadamard (or cosine) transform, random rows"
+    summary = "signs, Hadamard transform, sampled rows"
     source = "Song et al. 2023, Def. D.3"
     cost = "dim · log dim"
     alpha_formula = "2 dim/size"

@@ -1,0 +1,42 @@
+"""One look for all charts, and one way to save them."""
+
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+INK = "#1f2933"
+MUTED = "#7b8794"
+PALETTE = ["#2066a8", "#d1495b", "#3a9679", "#edae49", "#6a4c93", "#8d6e63", "#00798c", "#5f6c7b"]
+
+_THEME: dict[str, Any] = {
+    "background": "white",
+    "font": "Helvetica, Arial, sans-serif",
+    "padding": 14,
+    "title": {"anchor": "start", "color": INK, "fontSize": 15, "subtitleColor": MUTED, "subtitleFontSize": 12, "offset": 12},
+    "view": {"stroke": None},
+    "axis": {
+        "domainColor": "#cbd2d9",
+        "gridColor": "#e9edf1",
+        "labelColor": INK,
+        "tickColor": "#cbd2d9",
+        "titleColor": MUTED,
+        "titleFontWeight": "normal",
+    },
+    "header": {"labelColor": INK, "labelFontWeight": "bold", "titleColor": MUTED},
+    "legend": {"labelColor": INK, "titleColor": MUTED, "titleFontWeight": "normal"},
+    "range": {"category": PALETTE},
+}
+
+
+def save(chart: Any, path: Path) -> Path:
+    """Write a chart as the .svg, .png or .html that the path's ending names, in the common look."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with alt.theme.enable("sketchfed"):
+        chart.save(str(path), **({"scale_factor": 2} if path.suffix == ".png" else {}))
+    return path
+
+
+@alt.theme.register("sketchfed", enable=False)
+def _theme() -> alt.theme.ThemeConfig:
+    return alt.theme.ThemeConfig(config=_THEME)  # type: ignore[typeddict-item]

@@ -157,10 +157,11 @@ def negate(x, words, length, out, start):
 
 
 @kernel
-def sampled_transform(x, layout, words, rows, out):
-    """out ← S·H·D·x/√rows for each part (start, stop, first, last, width) of the layout, for every row of x."""
+def sampled_transform(x, layout, words, rows, work, out):
+    """out ← S·H·D·x/√rows for each part (start, stop, first, last, width) of the layout, for every row of x. `work` holds the
+    widest part.
+    """
     flat = x.reshape(-1)
-    work = np.empty(layout[:, 4].max(), x.dtype)
     for item in range(x.shape[0]):
         for part in range(layout.shape[0]):
             start, stop, first, last, width = layout[part]
@@ -172,10 +173,9 @@ def sampled_transform(x, layout, words, rows, out):
 
 
 @kernel
-def sampled_transform_adjoint(y, layout, words, rows, out):
+def sampled_transform_adjoint(y, layout, words, rows, work, out):
     """out ← D·H·Sᵀ·y/√rows, part by part."""
     flat = out.reshape(-1)
-    work = np.empty(layout[:, 4].max(), y.dtype)
     for item in range(y.shape[0]):
         for part in range(layout.shape[0]):
             start, stop, first, last, width = layout[part]

@@ -1,6 +1,7 @@
 """CountSketch with buckets of equal size."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,9 +25,9 @@ class Balanced(ColumnSketch):
     family of this size can have less, since E tr((RᵀR)²) ≥ dim²/size. In the sense of Song et al.'s Def. 4.1 it has a = 2,
     like AMS, hence `alpha`.
 
-    Beyond 4,096 buckets the permutation works within runs of as many buckets and the coordinates that belong to them:
-    α stays the same, each run is a sketch of 4,096 buckets in its own right, and the loop stays in cache. The codes are kept,
-    four bytes a coordinate, drawn at first use.
+    Beyond 4,096 buckets the permutation works within runs of as many buckets and the coordinates that belong to them, so that
+    the loop stays in cache. α stays the same; but each run is a sketch of 4,096 buckets in its own right, and for vectors that
+    live in one run a is 2·size/4096. The codes are kept, four bytes a coordinate, drawn at first use.
     """
 
     name = "balanced"
@@ -68,8 +69,11 @@ class Balanced(ColumnSketch):
             draws.deal(order, edges, first, signs, table[0])
         return table
 
+    def _strips(self) -> Iterator[tuple[int, int]]:
+        return iter([(0, self.dim)])  # the codes exist already: nothing is gained by going strip by strip
+
     def _codes(self, first: int, count: int) -> Words:
         return self._table[:, first : first + count]
 
     def _codes_twin(self, columns: Tensor) -> Tensor:
-        return torch.from_numpy(self._table.astype(np.int64)).to(columns.device)[:, columns]
+        return torch.from_numpy(self._table[:, columns.cpu().numpy()].astype(np.int64)).to(columns.device)

@@ -14,7 +14,7 @@ from sketchfed.kernels.jit import on_cpu
 from sketchfed.seeds import Words
 from sketchfed.sketches.base import Sketch
 
-_CODES_AT_ONCE = 2**15  # 128 KiB of codes: they are read again while still in the second-level cache
+_CODES_AT_ONCE = 2**16  # 256 KiB of codes: they are read again while still in the second-level cache
 
 
 @dataclass(frozen=True, kw_only=True)

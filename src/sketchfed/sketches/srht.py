@@ -15,6 +15,7 @@ from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.kernels import draws, fwht, philox
 from sketchfed.kernels.cosine import cosine, cosine_transposed
 from sketchfed.kernels.jit import on_cpu
+from sketchfed.kernels.scratch import scratch
 from sketchfed.seeds import Words
 from sketchfed.sketches.base import Sketch
 
@@ -121,7 +122,7 @@ class Srht(Sketch):
     def _apply(self, x: Tensor) -> Tensor:
         out = x.new_empty(x.shape[0], self.size)
         if self.transform == "hadamard" and on_cpu(x):
-            fwht.sampled_transform(x.numpy(), self._layout, self._words, self._rows, out.numpy())
+            fwht.sampled_transform(x.numpy(), self._layout, self._words, self._rows, self._work(x), out.numpy())
             return out
         for part, signs, rows in self._each_part(x):
             signed = signs * x[:, part.start : part.stop]
@@ -132,7 +133,7 @@ class Srht(Sketch):
     def _adjoint(self, y: Tensor) -> Tensor:
         out = y.new_empty(y.shape[0], self.dim)
         if self.transform == "hadamard" and on_cpu(y):
-            fwht.sampled_transform_adjoint(y.numpy(), self._layout, self._words, self._rows, out.numpy())
+            fwht.sampled_transform_adjoint(y.numpy(), self._layout, self._words, self._rows, self._work(y), out.numpy())
             return out
         for part, signs, rows in self._each_part(y):
             spread = y.new_zeros(y.shape[0], part.width)
@@ -140,6 +141,9 @@ class Srht(Sketch):
             restored = cosine_transposed(spread) if self.transform == "cosine" else fwht.hadamard_twin(spread)
             out[:, part.start : part.stop] = signs * restored[:, : part.length]
         return out
+
+    def _work(self, like: Tensor) -> npt.NDArray[np.float32 | np.float64]:
+        return scratch(max(part.width for part in self._parts), like.numpy().dtype)
 
     def _transformed(self, x: Tensor) -> Tensor:
         return cosine(x) if self.transform == "cosine" else fwht.hadamard_twin(x)

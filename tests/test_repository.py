@@ -1,0 +1,133 @@
+"""What the repository promises around the code: README, docs, pins, Makefile and the checks agree with each other."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import sketchfed
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
+PUBLIC_MODULES = ("sketchfed", "sketchfed.sketches", "sketchfed.wire")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def shell_blocks(page: str) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def pins() -> dict[str, Version]:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    return {canonicalize_name(name): Version(version) for name, version in (line.split("==") for line in lines)}
+
+
+def requirements() -> list[Requirement]:
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    return [Requirement(text) for group in groups for text in group if not text.startswith("sketchfed[")]
+
+
+def output_of(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_version_is_the_same_everywhere():
+    assert PROJECT["version"] == sketchfed.__version__
+    assert f"## {sketchfed.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_extras_and_the_licence_are_there():
+    assert {"flower", "test", "docs"} <= set(PROJECT["optional-dependencies"])
+    assert PROJECT["license"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize("requirement", requirements(), ids=str)
+def test_every_requirement_is_pinned_within_its_range(requirement):
+    pin = pins()[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(pin), f"{requirement} excludes the pinned {pin}"
+
+
+def test_pins_are_plain_versions_in_order():
+    """A local version such as 2.13.0+cpu exists on some indexes only; 2.13.0 matches it too."""
+    assert all(version.local is None for version in pins().values())
+    names = [line.lower() for line in (ROOT / "constraints.txt").read_text().splitlines()[1:]]
+    assert names == sorted(names)
+
+
+def test_the_readme_sets_up_and_runs_the_main_job_and_the_tests():
+    main_job, tests = shell_blocks("README.md")[:2]
+    assert main_job.startswith("pip install -c constraints.txt . && sketchfed ")
+    assert tests.startswith("pip install -c constraints.txt -e '.[test]' && pytest")
+
+
+def test_the_makefile_and_continuous_integration_run_the_readmes_test_command():
+    block = shell_blocks("README.md")[1]
+    install, run = block.strip().split(" && ")
+    makefile, checks = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
+    assert f"\t{install}\n" in makefile
+    assert f"\t{run}\n" in makefile
+    assert f"\n{install}\n" in checks
+    (extract,) = re.findall(r"^awk .* README\.md", checks, re.MULTILINE)
+    found = subprocess.run(["bash", "-c", extract], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert found == block
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_a_bare_make_lists_every_target():
+    listed = subprocess.run(["make", "-C", str(ROOT)], check=True, capture_output=True, text=True).stdout
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert all(re.search(rf"^  {target} +\S", listed, re.MULTILINE) for target in targets.split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_relative_links_and_pictures_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_dotted_name_on_a_page_exists(page):
+    names = set(re.findall(r"\bsketchfed(?:\.[A-Za-z_]\w*)+", page.read_text()))
+    for name in names:
+        resolve_name(name)
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_every_public_name_is_in_the_api_reference(module):
+    reference = (ROOT / "docs" / "api.md").read_text()
+    names = [name for name in import_module(module).__all__ if not name.startswith("__")]
+    missing = [name for name in names if not re.search(rf":: {re.escape(module)}\.{name}\b", reference)]
+    assert not missing
+
+
+HELP = "from sketchfed.cli import app\napp(['--help'], standalone_mode=False)"
+
+
+@pytest.mark.parametrize("code", ["import sketchfed", HELP], ids=["import", "help"])
+def test_starting_up_loads_nothing_heavy(code):
+    heavy = "torch", "numba", "scipy", "altair"
+    loaded = output_of(f"{code}\nimport sys\nprint()\nprint(*[name for name in {heavy} if name in sys.modules])")
+    assert loaded.splitlines()[-1] == ""
+
+
+def test_the_docs_build_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", tmp_path / "trees", "docs", tmp_path / "site"]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    families = (tmp_path / "site" / "sketches.html").read_text()
+    assert all(f">{name}<" in families for name in import_module("sketchfed.sketches").SKETCHES)

@@ -23,10 +23,10 @@ _kept = _Kept()
 def scratch(count: int, dtype: Any) -> npt.NDArray[Any]:
     """An aligned array of undefined content, valid until this thread asks again. Up to 256 MiB are kept for next time."""
     wanted = count * np.dtype(dtype).itemsize
-    memory = _kept.memory
-    if memory.size < wanted + _ALIGNMENT:
-        memory = np.empty(wanted + _ALIGNMENT, np.uint8)
-        if memory.size <= _MOST_KEPT:
-            _kept.memory = memory
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + wanted].view(dtype)
+    if _kept.memory.size >= wanted:
+        return _kept.memory[:wanted].view(dtype)
+    memory = np.empty(wanted + _ALIGNMENT, np.uint8)
+    memory = memory[-memory.ctypes.data % _ALIGNMENT :]
+    if wanted <= _MOST_KEPT:
+        _kept.memory = memory
+    return memory[:wanted].view(dtype)

@@ -142,8 +142,12 @@ class Srht(Sketch):
             out[:, part.start : part.stop] = signs * restored[:, : part.length]
         return out
 
+    @cached_property
+    def _widest(self) -> int:
+        return max(part.width for part in self._parts)
+
     def _work(self, like: Tensor) -> npt.NDArray[np.float32 | np.float64]:
-        return scratch(max(part.width for part in self._parts), like.numpy().dtype)
+        return scratch(self._widest, np.float32 if like.dtype == torch.float32 else np.float64)
 
     def _transformed(self, x: Tensor) -> Tensor:
         return cosine(x) if self.transform == "cosine" else fwht.hadamard_twin(x)

@@ -20,6 +20,7 @@ from sketchfed.seeds import Words
 
 _BIN_LOG = 15  # bins of some 2^15 items stay in the second-level cache
 _BUFFER = 1024  # words drawn at a time
+_COLUMNS = 64  # drawn side by side, which vectorises
 
 
 @intrinsic
@@ -147,19 +148,23 @@ def distinct_codes(stream, first, size, codes):
     nonzeros = codes.shape[0]
     k0, k1, c2, c3 = np.uint64(stream[0]), np.uint64(stream[1]), np.uint64(stream[2]), np.uint64(stream[3])
     blocks = (2 * nonzeros + (nonzeros + 31) // 32 + 3) // 4
-    words = np.empty(4 * blocks, np.uint64)
-    for i in range(codes.shape[1]):
+    words = np.empty((4 * blocks, _COLUMNS), np.uint64)
+    for start in range(0, codes.shape[1], _COLUMNS):
+        count = min(_COLUMNS, codes.shape[1] - start)
         for block in range(blocks):
-            a, b, c, d = philox(np.uint64(first + i), np.uint64(block), c2, c3, k0, k1)
-            words[4 * block], words[4 * block + 1], words[4 * block + 2], words[4 * block + 3] = a, b, c, d
+            w0, w1, w2, w3 = words[4 * block], words[4 * block + 1], words[4 * block + 2], words[4 * block + 3]
+            for i in range(count):
+                w0[i], w1[i], w2[i], w3[i] = philox(np.uint64(first + start + i), np.uint64(block), c2, c3, k0, k1)
         for k in range(nonzeros):
             last = np.uint64(size - nonzeros + k)
-            bucket = high_product(words[2 * k] | words[2 * k + 1] << np.uint64(32), last + np.uint64(1))
-            for earlier in range(k):
-                if np.uint64(codes[earlier, i]) >> np.uint64(1) == bucket:
-                    bucket = last
-            sign = words[2 * nonzeros + (k >> 5)] >> np.uint64(k & 31) & np.uint64(1)
-            codes[k, i] = np.uint32(bucket << np.uint64(1) | sign)
+            low, high, signs = words[2 * k], words[2 * k + 1], words[2 * nonzeros + (k >> 5)]
+            for i in range(count):
+                bucket = high_product(low[i] | high[i] << np.uint64(32), last + np.uint64(1))
+                for earlier in range(k):
+                    if np.uint64(codes[earlier, start + i]) >> np.uint64(1) == bucket:
+                        bucket = last
+                sign = signs[i] >> np.uint64(k & 31) & np.uint64(1)
+                codes[k, start + i] = np.uint32(bucket << np.uint64(1) | sign)
 
 
 def distinct_codes_twin(stream: Words, columns: Tensor, *, size: int, nonzeros: int) -> Tensor:

@@ -117,6 +117,26 @@ def sign_word(words, index, count):
 
 
 @kernel
+def _signed_blocks(x, start, words, out, first, last):
+    """The base transforms of signed elements first to last, whole blocks: apart, so that its constants stay in registers."""
+    base = np.int64(1) << _base_log(x)
+    for offset in range(first, last, base):
+        signed_transform_block(x, start + offset, out, offset, sign_word(words, offset // base, base))
+
+
+@kernel
+def _signed_end(x, start, length, words, out, first, stop):
+    """What is left of a signed block that reaches beyond the end of x: its last elements, then zeros."""
+    base = np.int64(1) << _base_log(x)
+    out[first:stop] = 0
+    if first < length:
+        tail = np.zeros(base, x.dtype)
+        for i in range(length - first):
+            tail[i] = x[start + first + i]
+        signed_transform_block(tail, 0, out, first, sign_word(words, first // base, base))
+
+
+@kernel
 def signed_transform(x, start, length, words, out, size_log):
     """out ← H·D·pad(x[start : start + length]); D negates element i where bit i of `words` is set."""
     base_log = _base_log(x)
@@ -128,19 +148,13 @@ def signed_transform(x, start, length, words, out, size_log):
         _small(out, 0, 1 << size_log)
         return
     block_log = _block_log(x, size_log)
-    block, base = np.int64(1) << block_log, np.int64(1) << base_log
-    tail = np.zeros(base, x.dtype)
+    block = np.int64(1) << block_log
+    whole = length >> base_log << base_log
     for index in range(np.int64(1) << (size_log - block_log)):
         first = index * block
-        for offset in range(first, first + block, base):
-            if offset + base <= length:
-                signed_transform_block(x, start + offset, out, offset, sign_word(words, offset // base, base))
-            elif offset < length:
-                for i in range(length - offset):
-                    tail[i] = x[start + offset + i]
-                signed_transform_block(tail, 0, out, offset, sign_word(words, offset // base, base))
-            else:
-                out[offset : offset + base] = 0
+        _signed_blocks(x, start, words, out, first, min(whole, first + block))
+        if whole < first + block:
+            _signed_end(x, start, length, words, out, max(whole, first), first + block)
         _stages(out, first, block_log, base_log)
         _merge(out, first + block, index, block_log, size_log)
 
@@ -157,6 +171,12 @@ def negate(x, words, length, out, start):
 
 
 @kernel
+def _take(work, rows, scale, out):
+    for k in range(rows.size):
+        out[k] = scale * work[np.uint64(rows[k])]
+
+
+@kernel
 def sampled_transform(x, layout, words, rows, work, out):
     """out ← S·H·D·x/√rows for each part (start, stop, first, last, width) of the layout, for every row of x. `work` holds the
     widest part.
@@ -167,9 +187,7 @@ def sampled_transform(x, layout, words, rows, work, out):
             start, stop, first, last, width = layout[part]
             origin = item * x.shape[1] + start
             signed_transform(flat, origin, stop - start, words[part], work, _log(width))
-            scale = x.dtype.type(1 / np.sqrt(last - first))
-            for k in range(first, last):
-                out[item, k] = scale * work[np.uint64(rows[k])]
+            _take(work, rows[first:last], x.dtype.type(1 / np.sqrt(last - first)), out[item, first:last])
 
 
 @kernel

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -16,12 +19,30 @@ _twins_forced: ContextVar[bool] = ContextVar("twins_forced", default=False)
 def kernel(function: Function) -> Function:
     """Compile on first call, keep on disk, release the GIL.
 
-    Numba refuses to cache when neither the package's folder nor a home can be written: then it compiles anew each time.
+    Where numba cannot keep anything (neither the package's folder nor a home can be written) it compiles anew each time.
     """
     try:
-        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    except RuntimeError:
+        compiled = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+        _tie_to_all_sources(compiled)
+        return compiled
+    except (RuntimeError, AttributeError):
         return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def _tie_to_all_sources(compiled: Any) -> None:
+    """Have numba throw away what it kept when any kernel file changes.
+
+    By itself it looks at the file of the function only, and would go on using a callee that another file has changed: after
+    an upgrade two parties could draw different sketches from one seed.
+    """
+    file = compiled._cache._cache_file
+    file._source_stamp = (file._source_stamp, _all_sources())
+
+
+@cache
+def _all_sources() -> str:
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def inlined(function: Function) -> Function:

@@ -80,12 +80,15 @@ class _Lanes:
     def negate(self, registers: list[Any], word: Any) -> list[Any]:
         """Flip the sign of lane l of register j where bit `count·j + l` of the 64-bit word is set."""
         step = self.builder
-        to_top = ir.Constant(self.ints, [self.bits - 1 - lane for lane in range(self.count)])
         top = ir.Constant(self.ints, [1 << (self.bits - 1)] * self.count)
+        per_part = self.bits // self.count  # registers whose bits one lane holds
+        parts: list[Any] = []
         for j, register in enumerate(registers):
-            part = step.lshr(word, _INT64(self.count * j))
-            part = step.trunc(part, self.int) if self.bits < 64 else part
-            mask = step.and_(step.shl(self.spread(part), to_top), top)
+            if j % per_part == 0:
+                shifted = step.lshr(word, _INT64(self.count * j))
+                parts.append(self.spread(step.trunc(shifted, self.int) if self.bits < 64 else shifted))
+            to_top = [self.bits - 1 - self.count * (j % per_part) - lane for lane in range(self.count)]
+            mask = step.and_(step.shl(parts[-1], ir.Constant(self.ints, to_top)), top)
             registers[j] = step.bitcast(step.xor(step.bitcast(register, self.ints), mask), self.floats)
         return registers
 

@@ -107,8 +107,7 @@ class _LinearMap(torch.autograd.Function):
 
     @staticmethod
     def forward(t: Tensor, sketch: Sketch, transposed: bool, checked: bool) -> Tensor:
-        length = sketch.size if transposed else sketch.dim
-        rows = t.detach().reshape(math.prod(t.shape[:-1]), length).contiguous()
+        rows = t.detach().reshape(-1 if t.numel() else 0, t.shape[-1]).contiguous()
         on_output = not transposed and sketch.reads_all  # the shorter side is the cheaper one to look at
         if checked and not on_output:
             _refuse_non_finite(rows, "adjoint" if transposed else "apply")
@@ -119,7 +118,7 @@ class _LinearMap(torch.autograd.Function):
                 f"apply overflowed {rows.dtype}: the values are finite but their sums are not. Scale them down, "
                 "or convert to float64."
             )
-        return out.reshape(*t.shape[:-1], out.shape[-1])
+        return out.reshape(t.shape[:-1] + out.shape[-1:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -150,7 +149,7 @@ def _needs_no_derivative(t: Tensor) -> bool:
 
 def _is_finite(t: Tensor) -> bool:
     """Cheap where all is well: one sum, and a look at each value only if that overflows."""
-    return math.isfinite(float(t.sum())) or bool(torch.isfinite(t).all())
+    return math.isfinite(t.sum().item()) or bool(torch.isfinite(t).all())
 
 
 def _refuse_non_finite(t: Tensor, method: str) -> None:

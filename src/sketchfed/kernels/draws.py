@@ -125,18 +125,17 @@ def _permutation(stream, bin_log, out):
 
 
 @kernel
-def deal(order, edges, first, signs, codes):
+def deal(order, edges, signs, codes):
     """Deal coordinates, in a random order, into consecutive buckets: codes[coordinate] ← 2·bucket + sign bit.
 
-    Bucket first + k takes the coordinates edges[0] + order[p] for positions p from edges[k] to edges[k + 1]; the sign of
-    a coordinate is its bit of `signs`.
+    Bucket k, counted from the first of these, takes the coordinates edges[0] + order[p] for positions p from edges[k] to
+    edges[k + 1]; the sign of a coordinate is its bit of `signs`.
     """
     origin = edges[0]
     for k in range(edges.size - 1):
         for p in range(edges[k] - origin, edges[k + 1] - origin):
             i = origin + order[p]
-            bit = signs[i >> 5] >> np.uint32(i & 31) & np.uint32(1)
-            codes[i] = np.uint32(2 * (first + k)) | bit
+            codes[i] = 2 * k | signs[i >> 5] >> np.uint32(i & 31) & np.uint32(1)
 
 
 @kernel

@@ -49,6 +49,26 @@ def gather_rows(y, codes, out, first):
             gather(flat, row * y.shape[1], codes[k], columns, row * out.shape[1] + first, k == 0)
 
 
+@kernel
+def scatter_runs(x, codes, runs, out):
+    """`scatter` with codes that count buckets from the start of their run; `runs` has first columns and buckets, then ends."""
+    flat, sums = x.reshape(-1), out.reshape(-1)
+    for row in range(x.shape[0]):
+        for r in range(runs.shape[0] - 1):
+            start, stop = runs[r, 0], runs[r + 1, 0]
+            scatter(flat, row * x.shape[1] + start, codes[start:stop], sums, row * out.shape[1] + runs[r, 1])
+
+
+@kernel
+def gather_runs(y, codes, runs, out):
+    """`gather` with such codes."""
+    flat, columns = y.reshape(-1), out.reshape(-1)
+    for row in range(y.shape[0]):
+        for r in range(runs.shape[0] - 1):
+            start, stop = runs[r, 0], runs[r + 1, 0]
+            gather(flat, row * y.shape[1] + runs[r, 1], codes[start:stop], columns, row * out.shape[1] + start, True)
+
+
 def scatter_twin(x: Tensor, codes: Tensor, out: Tensor) -> None:
     """`scatter` of the columns `x` for int64 codes, on any device."""
     for row in codes:

@@ -1,15 +1,16 @@
 """CountSketch with buckets of equal size."""
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sketchfed.kernels import draws, philox
+from sketchfed.kernels import draws, philox, scatter
+from sketchfed.kernels.jit import on_cpu
 from sketchfed.seeds import Words
 from sketchfed.sketches.columns import ColumnSketch
 
@@ -27,7 +28,7 @@ class Balanced(ColumnSketch):
 
     Beyond 4,096 buckets the permutation works within runs of as many buckets and the coordinates that belong to them, so that
     the loop stays in cache. α stays the same; but each run is a sketch of 4,096 buckets in its own right, and for vectors that
-    live in one run a is 2·size/4096. The codes are kept, four bytes a coordinate, drawn at first use.
+    live in one run a is 2·size/4096. The codes are kept, two bytes a coordinate, drawn at first use.
     """
 
     name = "balanced"
@@ -43,37 +44,52 @@ class Balanced(ColumnSketch):
 
     @property
     def exact_alpha(self) -> float:
-        runs = self._runs()
-        squares = np.diff(self._edges(0, self.size)).astype(np.float64) ** 2
-        return max(float(squares[a:b].sum()) / self._coordinates(a, b) for a, b in runs) - 1
+        loads = np.diff(self._edges(0, self.size)).astype(np.float64)
+        means = (np.square(loads[a:b]).sum() / loads[a:b].sum() for a, b in pairwise(self._runs[:, 1]))
+        return float(max(means)) - 1
 
-    def _edges(self, first: int, last: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def _edges(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Where buckets first to last begin in the permuted order, and where the last ends."""
         return np.arange(first, last + 1, dtype=np.int64) * self.dim // self.size
 
-    def _coordinates(self, first: int, last: int) -> int:
-        return last * self.dim // self.size - first * self.dim // self.size
-
-    def _runs(self) -> list[tuple[int, int]]:
+    @cached_property
+    def _runs(self) -> npt.NDArray[np.int64]:
+        """The first coordinate and the first bucket of each run, and both ends."""
         number = -(-self.size // _BUCKETS_AT_ONCE)
-        ends = [r * self.size // number for r in range(number + 1)]
-        return list(itertools.pairwise(ends))
+        buckets = np.arange(number + 1, dtype=np.int64) * self.size // number
+        return np.stack([buckets * self.dim // self.size, buckets], axis=1)
 
     @cached_property
-    def _table(self) -> Words:
-        table = np.empty((1, self.dim), np.uint32)
+    def _table(self) -> npt.NDArray[np.uint16]:
+        """The code of every coordinate, its bucket counted from the start of its run."""
+        table = np.empty(self.dim, np.uint16)
         signs = philox.words(self.seed.child("signs").stream, -(-self.dim // 32))
-        for run, (first, last) in enumerate(self._runs()):
+        for run, (first, last) in enumerate(pairwise(self._runs[:, 1].tolist())):
             edges = self._edges(first, last)
             order = draws.permutation(self.seed.child("order", run).stream, dim=int(edges[-1] - edges[0]))
-            draws.deal(order, edges, first, signs, table[0])
+            draws.deal(order, edges, signs, table)
         return table
 
-    def _strips(self) -> Iterator[tuple[int, int]]:
-        return iter([(0, self.dim)])  # the codes exist already: nothing is gained by going strip by strip
+    def _apply(self, x: Tensor) -> Tensor:
+        if not on_cpu(x):
+            return super()._apply(x)
+        out = x.new_zeros(x.shape[0], self.size)
+        scatter.scatter_runs(x.numpy(), self._table, self._runs, out.numpy())
+        return out
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        if not on_cpu(y):
+            return super()._adjoint(y)
+        out = y.new_empty(y.shape[0], self.dim)
+        scatter.gather_runs(y.numpy(), self._table, self._runs, out.numpy())
+        return out
 
     def _codes(self, first: int, count: int) -> Words:
-        return self._table[:, first : first + count]
+        columns = np.arange(first, first + count)
+        starts = self._runs[np.searchsorted(self._runs[:, 0], columns, side="right") - 1, 1]
+        codes: Words = (2 * starts + self._table[columns]).astype(np.uint32)
+        return codes[None]
 
     def _codes_twin(self, columns: Tensor) -> Tensor:
-        return torch.from_numpy(self._table[:, columns.cpu().numpy()].astype(np.int64)).to(columns.device)
+        first, count = int(columns[0]), len(columns)
+        return torch.from_numpy(self._codes(first, count).astype(np.int64)).to(columns.device)

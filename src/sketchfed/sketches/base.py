@@ -107,7 +107,8 @@ class _LinearMap(torch.autograd.Function):
 
     @staticmethod
     def forward(t: Tensor, sketch: Sketch, transposed: bool, checked: bool) -> Tensor:
-        rows = t.detach().reshape(-1 if t.numel() else 0, t.shape[-1]).contiguous()
+        rows = t.detach()[None] if t.ndim == 1 else t.detach().reshape(-1 if t.numel() else 0, t.shape[-1])
+        rows = rows.contiguous()
         on_output = not transposed and sketch.reads_all  # the shorter side is the cheaper one to look at
         if checked and not on_output:
             _refuse_non_finite(rows, "adjoint" if transposed else "apply")
@@ -118,7 +119,7 @@ class _LinearMap(torch.autograd.Function):
                 f"apply overflowed {rows.dtype}: the values are finite but their sums are not. Scale them down, "
                 "or convert to float64."
             )
-        return out.reshape(t.shape[:-1] + out.shape[-1:])
+        return out[0] if t.ndim == 1 else out if t.ndim == 2 else out.reshape(*t.shape[:-1], out.shape[-1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:

@@ -21,7 +21,8 @@ _BUCKETS_AT_ONCE = 4096  # 16 KiB of float32: the buckets being filled stay in t
 class Balanced(ColumnSketch):
     """A random permutation deals the coordinates into buckets whose sizes differ by at most one, with random signs.
 
-    Not in Song et al.; sampling buckets without replacement takes CountSketch's uneven loads away. Unbiased, any dim.
+    Not in Song et al. Zhang & Wang 2021 define CountSketch with independent buckets, but the code in their App. E deals a
+    permutation and drops the dim mod size coordinates that are left; here none is dropped. Unbiased, any dim.
     RᵀR multiplies a coordinate's energy by the size of its bucket, so α is exactly dim/size − 1 when size divides dim: no
     family of this size can have less, since E tr((RᵀR)²) ≥ dim²/size. In the sense of Song et al.'s Def. 4.1 it has a = 2,
     like AMS, hence `alpha`.
@@ -33,7 +34,7 @@ class Balanced(ColumnSketch):
 
     name = "balanced"
     summary = "equal buckets from a permutation"
-    source = "Zhang & Wang 2021, Sec. 3; here"
+    source = "Zhang & Wang 2021, App. E"
     cost = "dim look-ups"
     alpha_formula = "2 dim/size"
     wide = False

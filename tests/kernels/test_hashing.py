@@ -90,10 +90,11 @@ def test_any_five_field_signs_are_linearly_independent():
 
 def test_field_signs_of_a_block_equal_their_definition():
     rows = philox.words(SEED.stream, 3 * 20)[:60].reshape(20, 3)
-    low, tables = np.empty(64, np.uint64), np.empty((4, 256), np.uint64)
+    low, planes, tables = np.empty(64, np.uint64), np.empty(32, np.uint64), np.empty((4, 256), np.uint64)
     field.low_patterns(low)
+    field.cube_planes(planes)
     expected = field.sign_bits_twin(torch.from_numpy(rows.astype(np.int64)), torch.arange(6400, 6464))
-    field.cube_tables(6400, tables)
+    field.cube_tables(6400, low, planes, tables)
     for row, bits in zip(rows, expected, strict=True):
         word = int(np.uint64(field.sign_word(row, 6400, low, tables)))
         assert [word >> j & 1 for j in range(64)] == bits.tolist()

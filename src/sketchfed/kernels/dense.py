@@ -27,13 +27,14 @@ def apply_signs(rows, x, scale, out):
     factor = x.dtype.type(scale)
     lanes, part = REGISTER_BYTES // x.itemsize, REGISTERS * REGISTER_BYTES // x.itemsize
     batch, size = out.shape
-    low, tables = np.empty(64, np.uint64), np.empty((4, 256), np.uint64)
+    low, planes, tables = np.empty(64, np.uint64), np.empty(32, np.uint64), np.empty((4, 256), np.uint64)
     field.low_patterns(low)
+    field.cube_planes(planes)
     buffers = np.empty((batch, 64), x.dtype)
     flat = buffers.reshape(-1)
     sums = np.zeros(batch * size * lanes, x.dtype)
     for start in range(0, x.shape[1], 64):
-        field.cube_tables(start, tables)
+        field.cube_tables(start, low, planes, tables)
         for item in range(batch):
             _column_block(x, item, start, buffers[item])
         for row in range(size):
@@ -56,11 +57,12 @@ def adjoint_signs(rows, y, scale, out):
     factor = y.dtype.type(scale)
     part = REGISTERS * REGISTER_BYTES // y.itemsize
     batch, size = y.shape
-    low, tables = np.empty(64, np.uint64), np.empty((4, 256), np.uint64)
+    low, planes, tables = np.empty(64, np.uint64), np.empty(32, np.uint64), np.empty((4, 256), np.uint64)
     field.low_patterns(low)
+    field.cube_planes(planes)
     sums = np.empty(batch * 64, y.dtype)
     for start in range(0, out.shape[1], 64):
-        field.cube_tables(start, tables)
+        field.cube_tables(start, low, planes, tables)
         sums[:] = 0
         for row in range(size):
             word = field.sign_word(rows[row], start, low, tables)

@@ -49,19 +49,37 @@ def low_patterns(out):
 
 
 @kernel
-def cube_tables(start, tables):
-    """tables[k, byte] ← the word whose bit j is ⟨byte·2^(8k), (start + j)³⟩, for a start that is a multiple of 64."""
-    planes = np.zeros(32, np.uint64)
+def cube_planes(out):
+    """out[p] ← the word whose bit j is bit p of j³, for j below 64."""
+    out[:] = 0
     for j in range(64):
-        i = np.uint64(start + j)
-        cube = multiply(multiply(i, i), i)
+        cube = multiply(multiply(np.uint64(j), np.uint64(j)), np.uint64(j))
         for p in range(32):
-            planes[p] |= (cube >> np.uint64(p) & np.uint64(1)) << np.uint64(j)
+            out[p] |= (cube >> np.uint64(p) & np.uint64(1)) << np.uint64(j)
+
+
+@kernel
+def cube_tables(start, low, planes, tables):
+    """tables[k, byte] ← the word whose bit j is ⟨byte·2^(8k), (start + j)³⟩, for a start that is a multiple of 64.
+
+    There start + j is the sum of the two in the field, whose cube is start³ + start²·j + start·j² + j³. The middle terms are
+    linear in the bits of j; `low` and `planes` are what `low_patterns` and `cube_planes` give.
+    """
+    base = np.uint64(start)
+    square = multiply(base, base)
+    cube = multiply(square, base)
+    slopes = np.empty(6, np.uint64)
+    for t in range(6):
+        slopes[t] = multiply(square, np.uint64(1) << np.uint64(t)) ^ multiply(base, np.uint64(1) << np.uint64(2 * t))
     for k in range(4):
         tables[k, 0] = 0
         for bit in range(8):
-            for low in range(1 << bit):
-                tables[k, 1 << bit | low] = tables[k, low] ^ planes[8 * k + bit]
+            p = np.uint64(8 * k + bit)
+            plane = planes[p] ^ (np.uint64(0) - (cube >> p & np.uint64(1)))
+            for t in range(6):
+                plane ^= low[1 << t] & (np.uint64(0) - (slopes[t] >> p & np.uint64(1)))
+            for lower in range(1 << bit):
+                tables[k, 1 << bit | lower] = tables[k, lower] ^ plane
 
 
 @inlined

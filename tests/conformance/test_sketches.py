@@ -270,6 +270,8 @@ def test_large_finite_values_are_not_mistaken_for_infinities():
 def test_unknown_names_and_options_list_the_known_ones():
     with pytest.raises(UnknownNameError, match=r"no sketch named 'counts'. Did you mean 'count'. Known: gaussian, srht"):
         make_sketch("counts", dim=5, size=2, seed=PublicSeed(1))
+    with pytest.raises(UnknownNameError, match="no sketch named"):
+        make_sketch(["count"], dim=5, size=2, seed=PublicSeed(1))
     with pytest.raises(InputError, match="'srht' has no option 'blocks'; it has transform, block"):
         make_sketch("srht", dim=5, size=2, seed=PublicSeed(1), blocks=2)
     with pytest.raises(InputError, match="'count' has no option 's'; it has none"):

@@ -5,7 +5,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from sketchfed.kernels import fwht
+from sketchfed.kernels import fwht, philox
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -39,7 +39,7 @@ def test_signs_and_padding_are_fused_into_the_first_stage(length, log, dtype):
     words = np.random.default_rng(2).integers(0, 2**32, 2 * -(-length // 64), dtype=np.uint32)
     out = np.full(1 << log, np.nan, x.dtype)
     fwht.signed_transform(x, 5, length, words, out, log)
-    signs = 1 - 2 * np.unpackbits(words.view(np.uint8), bitorder="little")[:length].astype(x.dtype)
+    signs = 1 - 2 * philox.bits(words, length).astype(x.dtype)
     padded = torch.from_numpy(np.pad(signs * x[5:], (0, (1 << log) - length)))
     assert np.array_equal(out, fwht.hadamard_twin(padded).numpy())
     restored = np.zeros(length + 3, x.dtype)

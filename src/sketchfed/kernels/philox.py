@@ -5,6 +5,7 @@ counts blocks of four output words.
 """
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -41,6 +42,11 @@ def words(stream: Words, count: int) -> Words:
     out = np.empty(-(-count // 4) * 4, np.uint32)
     fill(stream, 0, out)
     return out
+
+
+def bits(words: Words, count: int) -> npt.NDArray[np.uint8]:
+    """The first `count` bits of some words, the lowest of each word first, on machines of either byte order."""
+    return np.unpackbits(words.astype("<u4").view(np.uint8), count=count, bitorder="little")
 
 
 def words_twin(stream: Words, c0: Tensor, c1: Tensor | int = 0) -> Tensor:

@@ -29,7 +29,7 @@ def make_sketch(name: str, *, dim: int, size: int, seed: PublicSeed, **options: 
     >>> make_sketch("count", dim=1000, size=10, seed=PublicSeed(7)).alpha
     300.0
     """
-    if name not in SKETCHES:
+    if not isinstance(name, str) or name not in SKETCHES:
         raise UnknownNameError("sketch", name, SKETCHES)
     family = SKETCHES[name]
     known = [field.name for field in fields(family) if field.name not in ("dim", "size", "seed")]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sketchfed.kernels import draws
+from sketchfed.kernels import draws, philox
 from sketchfed.sketches.base import Sketch
 
 
@@ -44,8 +44,8 @@ class Sampling(Sketch):
 
     @cached_property
     def _signs(self) -> Tensor:
-        bits = np.unpackbits(self.seed.child("signs").words(-(-self.size // 32)).view(np.uint8), bitorder="little")
-        return 1 - 2 * torch.from_numpy(bits[: self.size].astype(np.float32))
+        words = philox.words(self.seed.child("signs").stream, -(-self.size // 32))
+        return 1 - 2 * torch.from_numpy(philox.bits(words, self.size).astype(np.float32))
 
     def _weights(self, like: Tensor) -> Tensor:
         return self._signs.to(like) * math.sqrt(self.dim / self.size)

@@ -155,6 +155,5 @@ class Srht(Sketch):
     def _each_part(self, like: Tensor) -> Iterator[tuple[_Part, Tensor, Tensor]]:
         """Every part with its signs and its rows as tensors beside `like`."""
         for part, words in zip(self._parts, self._words, strict=True):
-            bits = np.unpackbits(words.view(np.uint8), bitorder="little")[: part.length]
-            signs = 1 - 2 * torch.from_numpy(bits.astype(np.float32)).to(like)
+            signs = 1 - 2 * torch.from_numpy(philox.bits(words, part.length)).to(like)
             yield part, signs, torch.from_numpy(self._rows[part.first : part.last]).long().to(like.device)

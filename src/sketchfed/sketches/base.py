@@ -1,6 +1,5 @@
 """What every sketch shares: its fields, the checks on what comes in, and derivatives of every order."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.errors import InputError
+from sketchfed.kernels.finite import all_finite
 from sketchfed.seeds import PublicSeed
 
 MAX_DIM = 2**31 - 1
@@ -113,7 +113,7 @@ class _LinearMap(torch.autograd.Function):
         if checked and not on_output:
             _refuse_non_finite(rows, "adjoint" if transposed else "apply")
         out = sketch._adjoint(rows) if transposed else sketch._apply(rows)
-        if checked and on_output and not _is_finite(out):
+        if checked and on_output and not all_finite(out):
             _refuse_non_finite(rows, "apply")
             raise InputError(
                 f"apply overflowed {rows.dtype}: the values are finite but their sums are not. Scale them down, "
@@ -148,13 +148,8 @@ def _needs_no_derivative(t: Tensor) -> bool:
     return forward_level < 0 and not t.requires_grad and not _transforms_active()
 
 
-def _is_finite(t: Tensor) -> bool:
-    """Cheap where all is well: one sum, and a look at each value only if that overflows."""
-    return math.isfinite(t.sum().item()) or bool(torch.isfinite(t).all())
-
-
 def _refuse_non_finite(t: Tensor, method: str) -> None:
-    if _is_finite(t):
+    if all_finite(t):
         return
     bad = ~torch.isfinite(t)
     first = int(bad.any(0).nonzero()[0])

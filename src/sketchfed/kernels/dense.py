@@ -1,7 +1,7 @@
 """Dense random matrices that are never stored: signs from GF(2^32), normals from Philox, a strip at a time.
 
-The work is dim·size whatever one does, so these are for small problems: about 10 to 20 billion sign operations or a third
-of a billion normals a second on one core.
+The work is dim·size whatever one does, so these are for small problems: about 5 billion signs or
+a third of a billion normals a second on one core.
 """
 
 import numpy as np

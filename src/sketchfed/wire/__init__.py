@@ -6,7 +6,20 @@ expects hostile bytes: it raises `WireError` and nothing else, and allocates no 
 """
 
 from sketchfed.wire.arrays import Bits
+from sketchfed.wire.expect import bits_named, expect_kind, number_named, tensor_named
 from sketchfed.wire.packet import Packet, Scalar, pack
-from sketchfed.wire.reader import LIMIT, unpack
+from sketchfed.wire.reader import LIMIT, split, unpack
 
-__all__ = ["LIMIT", "Bits", "Packet", "Scalar", "pack", "unpack"]
+__all__ = [
+    "LIMIT",
+    "Bits",
+    "Packet",
+    "Scalar",
+    "bits_named",
+    "expect_kind",
+    "number_named",
+    "pack",
+    "split",
+    "tensor_named",
+    "unpack",
+]

@@ -164,12 +164,20 @@ def check_array(name: str, array: object) -> None:
             "Convert it, or wrap other integers and booleans in Bits(values, bits=...)."
         )
     check_dense(name, array)
-    ends = torch.aminmax(array.detach()) if array.is_floating_point() and array.numel() else ()
-    if not all(math.isfinite(end) for end in ends):  # one NaN makes both ends NaN
+    if array.is_floating_point() and not _is_finite(array.detach()):
         raise WireError(
             f"array '{name}' holds NaN or infinity, which would spoil every sum it enters. "
             "Clip or drop the update before it is sent."
         )
+
+
+def _is_finite(array: Tensor) -> bool:
+    if array.dtype in (torch.float32, torch.float64) and array.is_contiguous() and not array.is_neg():
+        from sketchfed.kernels.finite import all_finite  # here, because numba takes long to import
+
+        return all_finite(array)
+    ends = torch.aminmax(array) if array.numel() else ()
+    return all(math.isfinite(end) for end in ends)  # one NaN makes both ends NaN
 
 
 def to_raw(array: Tensor | Bits) -> memoryview:

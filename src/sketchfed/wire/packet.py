@@ -55,6 +55,18 @@ class Packet:
         object.__setattr__(self, "scalars", _by_name("scalar", self.scalars))
         for name, array in self.arrays.items():
             check_array(name, array)
+        self._check_header()
+
+    def stamped(self, **scalars: Scalar) -> "Packet":
+        """The same packet with more scalars; its arrays are not looked through again."""
+        packet = object.__new__(Packet)
+        named = {"scalars": _by_name("scalar", {**self.scalars, **scalars})}
+        for field_name, value in {**self.__dict__, **named}.items():
+            object.__setattr__(packet, field_name, value)
+        packet._check_header()
+        return packet
+
+    def _check_header(self) -> None:
         for name, value in self.scalars.items():
             _check_scalar(name, value)
         if (size := len(_header(self))) > _MAX_HEADER:

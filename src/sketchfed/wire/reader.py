@@ -45,6 +45,24 @@ def unpack(data: bytes | bytearray | memoryview, *, limit: int = LIMIT) -> Packe
     return Packet(kind=kind, arrays=arrays, seed=seed, clients=clients, scalars=scalars)
 
 
+def split(data: bytes | bytearray | memoryview, *, most: int) -> list[memoryview]:
+    """The packets that follow each other in some bytes, at most so many of them, not yet unpacked."""
+    view = _bytes_of(data)
+    parts: list[memoryview] = []
+    while view:
+        if len(parts) == most:
+            raise WireError(f"more than {most:,} packets arrived together; that many were expected at most.")
+        size = PREFIX.size
+        if len(view) >= PREFIX.size:
+            _, _, _, header, payload, _ = PREFIX.unpack_from(view)
+            size += header + payload
+        if size > len(view):
+            raise WireError(f"packet {len(parts)} is truncated: it takes {size:,} bytes, {len(view):,} are left.")
+        parts.append(view[:size])
+        view = view[size:]
+    return parts
+
+
 def _bytes_of(data: object) -> memoryview:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise WireError(f"unpack reads bytes, a bytearray or a memoryview, got {type(data).__name__}.")

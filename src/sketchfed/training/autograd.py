@@ -1,0 +1,96 @@
+"""Training of any `torch.nn.Module`, by autograd on parameters that are views of one flat vector."""
+
+import threading
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training.base import Examples, LocalWork, batches, explained, scored
+from sketchfed.training.losses import Loss
+from sketchfed.vectors import Layout, adopt, flatten, trainable
+
+
+class _Copy(NamedTuple):
+    module: nn.Module
+    weights: Tensor
+    gradient: Tensor
+
+
+class AutogradTrainer:
+    """Each thread works on a copy of the module whose parameters and gradients lie in two flat vectors.
+
+    Modules whose forward pass draws from torch's global generator (dropout) are trained one client after the other, seeded
+    for each, so that results do not depend on the number of workers. Buffers that training changes (the running
+    statistics of batch normalisation) are refused: they are not part of the update that is averaged.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss) -> None:
+        self.dim = Layout.of(module).dim
+        self.sequential = False
+        self._module, self._loss = deepcopy(module), loss
+        self._local = threading.local()
+
+    def check(self, examples: Examples) -> None:
+        """Try a forward and backward pass, and learn what the module does beside computing."""
+        copy = self._copy()
+        buffers = {name: buffer.clone() for name, buffer in copy.module.named_buffers()}
+        copy.module.train()
+        with torch.random.fork_rng(devices=[]):
+            before = torch.get_rng_state()
+            with explained(examples):
+                self._loss(copy.module(examples.x), examples.y).backward()  # type: ignore[no-untyped-call]
+            self.sequential = not torch.equal(before, torch.get_rng_state())
+        changed = [name for name, buffer in copy.module.named_buffers() if not torch.equal(buffer, buffers[name])]
+        if changed:
+            raise InputError(
+                f"training changes the buffer '{changed[0]}', which no update carries, so clients would drift apart. Use "
+                "GroupNorm or LayerNorm, or BatchNorm2d(..., track_running_stats=False)."
+            )
+
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
+        with torch.random.fork_rng(devices=[], enabled=self.sequential):
+            if self.sequential:
+                torch.manual_seed(int(seed.child("torch").words(1)[0]))
+            return self._trained(weights, examples, work, seed)
+
+    def _trained(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
+        copy = self._copy()
+        copy.weights.copy_(weights)
+        copy.module.train()
+        velocity = torch.zeros_like(weights) if work.momentum else None
+        for batch in batches(examples, work, seed):
+            copy.gradient.zero_()
+            self._loss(copy.module(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+            step = copy.gradient
+            if work.decay:
+                step.add_(copy.weights, alpha=work.decay)
+            if velocity is not None:
+                step = velocity.mul_(work.momentum).add_(step)
+            copy.weights.add_(step, alpha=-work.rate)
+        return copy.weights.clone()
+
+    def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
+        copy = self._copy()
+        copy.weights.copy_(weights)
+        copy.module.eval()
+        with torch.no_grad():
+            return copy.module(x)  # type: ignore[no-any-return]
+
+    def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
+        outputs = self.outputs(weights, examples.x)
+        return scored(outputs, examples.y, self._loss(outputs, examples.y))
+
+    def _copy(self) -> _Copy:
+        if not hasattr(self._local, "copy"):
+            module = deepcopy(self._module)
+            weights, gradient = flatten(module), torch.zeros(self.dim)
+            adopt(module, weights)
+            views = Layout.of(module).views(gradient)
+            for name, parameter in trainable(module).items():
+                parameter.grad = views[name]
+            self._local.copy = _Copy(module, weights, gradient)
+        return self._local.copy  # type: ignore[no-any-return]

@@ -3,7 +3,9 @@
     SketchfedError
     ├── InputError            an argument that cannot work (also a ValueError)
     │   └── UnknownNameError  a name that no registry holds; the message lists the ones it does
-    └── WireError             bytes that are not an acceptable packet (also a ValueError)
+    ├── WireError             bytes that are not an acceptable packet (also a ValueError)
+    ├── StorageError          a file or folder of a run that cannot be written or read (also an OSError)
+    └── DivergedError         training that left the finite numbers, with the step size that theory allows
 
 A message says what was given, why it fails, and what to change.
 """
@@ -32,3 +34,11 @@ class UnknownNameError(InputError):
 
 class WireError(SketchfedError, ValueError):
     """Bytes that are not an acceptable packet, or a packet that cannot become bytes."""
+
+
+class StorageError(SketchfedError, OSError):
+    """A file or folder of a run that cannot be written, or holds what no run wrote."""
+
+
+class DivergedError(SketchfedError):
+    """Training that left the finite numbers."""

@@ -1,0 +1,10 @@
+"""Algorithms by name: what clients send, what the server makes of it, and how every party follows."""
+
+from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
+from sketchfed.algorithms.fedavg import FedAvg
+from sketchfed.algorithms.fetchsgd import FetchSgd
+from sketchfed.algorithms.iterative import Iterative
+
+__all__ = ["ALGORITHMS", "Algorithm", "FedAvg", "FetchSgd", "Iterative", "Replica", "RoundContext", "State"]
+
+ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in (FedAvg, Iterative, FetchSgd)}

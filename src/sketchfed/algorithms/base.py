@@ -1,0 +1,185 @@
+"""What every algorithm is: pure functions over explicit state, with its settings as fields."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import LocalWork
+from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """What a client must hold to take part in a round: the same numbers everywhere, bit for bit."""
+
+    round: int
+    """How many rounds are behind it."""
+    weights: Tensor
+    velocity: Tensor | None = None
+    """The global momentum, where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What the server holds between rounds: a replica, and what the algorithm keeps for itself."""
+
+    replica: Replica
+    own: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundContext:
+    """Where a client's work belongs: the round, counted from 0, the run's seed, and who works."""
+
+    round: int
+    seed: PublicSeed
+    client: int
+
+    @property
+    def shared(self) -> PublicSeed:
+        """The seed that all parties of this round share."""
+        return round_seed(self.seed, self.round)
+
+    @property
+    def own(self) -> PublicSeed:
+        """The seed of this client in this round: batches."""
+        return self.shared.child("local", self.client)
+
+
+def round_seed(seed: PublicSeed, index: int) -> PublicSeed:
+    """The shared seed of a round: sketches of different rounds are independent (Song et al. 2023, Thm 4.2, property 1)."""
+    return seed.child("round", index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC):
+    """Settings, and the three functions of a round: `client`, `server`, and `follow` for everyone who was told.
+
+    A round is `client` for each participant, `server` on what arrived, and `follow` wherever the update is received. Server
+    and clients advance by the same function on the same bytes, so their replicas stay equal.
+    """
+
+    rounds: int = 100
+    participation: float = 1.0
+    """Share of the clients that take part in a round, drawn uniformly."""
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    """Local work: so many steps, or so many passes over the client's data; one pass if neither is given."""
+    batch: int | None = None
+    """Examples a step; all of them if absent (local GD)."""
+    local_rate: float = 0.1
+    local_momentum: float = 0.0
+    weight_decay: float = 0.0
+    global_rate: float | None = None
+    """The step of the server; if absent, a default that fits the compression."""
+    global_momentum: float = 0.0
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    source: ClassVar[str]
+    incremental: ClassVar[bool]
+    """Whether the server broadcasts updates, which absent clients can replay, or whole models."""
+
+    def __post_init__(self) -> None:
+        _check_settings(self)
+
+    @property
+    def work(self) -> LocalWork:
+        return LocalWork(
+            rate=self.local_rate,
+            steps=self.local_steps,
+            epochs=self.local_epochs or 1,
+            batch=self.batch,
+            momentum=self.local_momentum,
+            decay=self.weight_decay,
+        )
+
+    @property
+    def replicates_momentum(self) -> bool:
+        """Whether clients need the global momentum to follow, or only the server has it."""
+        return False
+
+    @abstractmethod
+    def resolved(self, dim: int) -> "Algorithm":
+        """The same algorithm with every default that depends on the model's size filled in."""
+
+    def begin(self, weights: Tensor) -> State:
+        """The server's state before round 0."""
+        velocity = torch.zeros_like(weights) if self.global_momentum else None
+        return State(replica=Replica(round=0, weights=weights, velocity=velocity))
+
+    @abstractmethod
+    def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
+        """What a client sends for the change that its local work made, and what it keeps until it takes part again."""
+
+    @abstractmethod
+    def check(self, packet: Packet, dim: int, client: int) -> None:
+        """Raise `WireError` unless `server` can use this packet."""
+
+    @abstractmethod
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet | None]:
+        """The state after a round, and the update that everyone can follow by, if the algorithm has one."""
+
+    def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
+        """The replica one round later, from the update of that round."""
+        raise NotImplementedError(f"'{self.name}' sends whole models, there is nothing to follow.")
+
+    def moved(self, replica: Replica, direction: Tensor) -> Replica:
+        """One global step: v ← momentum·v + direction, w ← w + global_rate·v."""
+        assert self.global_rate is not None
+        velocity = None
+        if replica.velocity is not None:
+            direction = velocity = self.global_momentum * replica.velocity + direction
+        weights = torch.add(replica.weights, direction, alpha=self.global_rate)
+        return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity)
+
+
+def to_snapshot(replica: Replica, *, momentum: bool) -> Packet:
+    """What of a replica clients need, as a packet."""
+    arrays = {"weights": replica.weights}
+    if momentum:
+        assert replica.velocity is not None
+        arrays["velocity"] = replica.velocity
+    return Packet(kind="snapshot", arrays=arrays, scalars={"round": replica.round})
+
+
+def from_snapshot(packet: Packet, *, dim: int, momentum: bool) -> Replica:
+    """The replica of a packet."""
+    expect_kind(packet, "snapshot")
+    return Replica(
+        round=int(number_named(packet, "round", least=0, most=2**63)),
+        weights=tensor_named(packet, "weights", shape=(dim,)),
+        velocity=tensor_named(packet, "velocity", shape=(dim,)) if momentum else None,
+    )
+
+
+def _check_settings(algorithm: Algorithm) -> None:
+    """Refuse settings that cannot work, each with what to change."""
+    a = algorithm
+    at_least_one = ("rounds", "local_steps", "local_epochs", "batch")
+    for name in at_least_one:
+        value = getattr(a, name)
+        if value is not None and value < 1:
+            raise InputError(f"algorithm.{name} must be at least 1, got {value}.")
+    if a.local_steps is not None and a.local_epochs is not None:
+        raise InputError(
+            f"algorithm.local_steps = {a.local_steps} and algorithm.local_epochs = {a.local_epochs} contradict each "
+            "other: both say how long a client works in a round. Remove one."
+        )
+    if not 0 < a.participation <= 1:
+        raise InputError(f"algorithm.participation is a share of the clients, above 0 and at most 1, got {a.participation}.")
+    for name in ("local_rate", "global_rate"):
+        value = getattr(a, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"algorithm.{name} must be a positive number, got {value}.")
+    for name in ("local_momentum", "global_momentum"):
+        if not 0 <= getattr(a, name) < 1:
+            raise InputError(f"algorithm.{name} must be from 0 to below 1, got {getattr(a, name)}.")
+    if not 0 <= a.weight_decay < float("inf"):
+        raise InputError(f"algorithm.weight_decay must not be negative, got {a.weight_decay}.")

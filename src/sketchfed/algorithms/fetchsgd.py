@@ -1,0 +1,118 @@
+"""FetchSGD: momentum and error accumulate inside a count sketch, and the largest coordinates are fetched from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
+from sketchfed.algorithms.settings import SketchSettings
+from sketchfed.errors import InputError, WireError
+from sketchfed.seeds import PublicSeed
+from sketchfed.sketches import Sketch, make_sketch
+from sketchfed.wire import Bits, Packet, bits_named, expect_kind, tensor_named
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchSgd(Algorithm):
+    """Clients send count sketches of changes; the server keeps momentum and error as sketches and broadcasts k coordinates.
+
+    Paper: Rothchild et al. 2020, Alg. 1: u ← momentum·u + S, e ← e + η·u, Δ = Top-k(U(e)), e ← e − S(Δ), w ← w + Δ (signs as
+    for changes, not gradients). The table has `rows` independent count sketches and U takes the median of their
+    estimates. It is the same table all rounds: what accumulates in it must meet itself again. With `masking` (the
+    default, and what the authors do in their experiments) the cells that Δ touched are set to zero in e and in u instead
+    of being subtracted from; as printed it diverges where updates have no heavy coordinates, since what is subtracted is
+    mostly noise of the estimates. [sketch] gives the size of the whole table; downlink is k indices of ⌈log2 dim⌉ bits and
+    k float32 values.
+    """
+
+    sketch: SketchSettings = field(default_factory=lambda: SketchSettings(name="count"))
+    rows: int = 5
+    fetched: int | None = None
+    """k, the coordinates fetched a round; a tenth of the table's size if absent."""
+    masking: bool = True
+    global_momentum: float = 0.9
+
+    name = "fetchsgd"
+    summary = "count sketches up, the largest coordinates down"
+    source = "Rothchild et al. 2020"
+    incremental = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sketch.name != "count":
+            raise InputError(
+                f"algorithm 'fetchsgd' fetches from a count sketch, got sketch.name = {self.sketch.name!r}. Use 'count'."
+            )
+        if self.sketch.bits != 32:
+            raise InputError(f"algorithm 'fetchsgd' sends float32 only, got sketch.bits = {self.sketch.bits}. Remove it.")
+        if self.rows < 1:
+            raise InputError(f"algorithm.rows must be at least 1, got {self.rows}.")
+
+    def resolved(self, dim: int) -> Self:
+        size = self.sketch.size_for(dim)
+        if size < self.rows:
+            raise InputError(f"a table of {size} cells has no {self.rows} rows. Raise sketch.ratio or lower algorithm.rows.")
+        fetched = self.fetched or max(1, size // 10)
+        if fetched > dim:
+            raise InputError(f"algorithm.fetched = {fetched:,} exceeds the model's {dim:,} parameters.")
+        return replace(self, fetched=fetched, global_rate=self.global_rate or 1 - self.global_momentum)
+
+    def begin(self, weights: Tensor) -> State:
+        table = torch.zeros(self.rows, self._columns(len(weights)))
+        return State(replica=Replica(round=0, weights=weights), own={"momentum": table, "error": table.clone()})
+
+    def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
+        return Packet(kind="table", arrays={"values": self._sketched(change, context.seed)}), None
+
+    def check(self, packet: Packet, dim: int, client: int) -> None:
+        tensor_named(expect_kind(packet, "table"), "values", shape=(self.rows, self._columns(dim)))
+
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet]:
+        dim = len(state.replica.weights)
+        assert self.global_rate is not None
+        assert self.fetched is not None
+        total = torch.stack([tensor_named(p, "values", shape=(self.rows, self._columns(dim))) for p in packets]).sum(0)
+        momentum = self.global_momentum * state.own["momentum"] + total / sum(packet.clients for packet in packets)
+        error = state.own["error"] + self.global_rate * momentum
+        indices = self._estimated(error, dim, seed).abs().topk(self.fetched, sorted=False).indices.sort().values
+        values = self._estimated(error, dim, seed)[indices]
+        fetched = self._sketched(torch.zeros(dim).index_copy_(0, indices, values), seed)
+        if self.masking:
+            kept = fetched == 0
+            momentum, error = momentum * kept, error * kept
+        else:
+            error = error - fetched
+        update = Packet(
+            kind="fetched", arrays={"indices": Bits(indices, bits=max(1, (dim - 1).bit_length())), "values": values}
+        )
+        return State(replica=self.follow(state.replica, update, seed), own={"momentum": momentum, "error": error}), update
+
+    def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
+        dim = len(replica.weights)
+        assert self.fetched is not None
+        shape = (self.fetched,)
+        indices = bits_named(expect_kind(update, "fetched"), "indices", shape=shape, bits=max(1, (dim - 1).bit_length()))
+        values = tensor_named(update, "values", shape=shape)
+        if int(indices[-1]) >= dim or bool((indices[1:] <= indices[:-1]).any()):
+            raise WireError(f"the fetched indices must ascend and stay below {dim:,}; these do not.")
+        return replace(replica, round=replica.round + 1, weights=replica.weights.index_add(0, indices, values))
+
+    def _columns(self, dim: int) -> int:
+        return self.sketch.size_for(dim) // self.rows
+
+    def _sketched(self, x: Tensor, seed: PublicSeed) -> Tensor:
+        return torch.stack([sketch.apply(x) for sketch in _tables(len(x), self._columns(len(x)), self.rows, seed)])
+
+    def _estimated(self, table: Tensor, dim: int, seed: PublicSeed) -> Tensor:
+        """U: the median over rows of each coordinate's estimates."""
+        sketches = _tables(dim, self._columns(dim), self.rows, seed)
+        return torch.stack([sketch.adjoint(row) for sketch, row in zip(sketches, table, strict=True)]).median(0).values
+
+
+@lru_cache(maxsize=4)
+def _tables(dim: int, columns: int, rows: int, seed: PublicSeed) -> tuple[Sketch, ...]:
+    return tuple(make_sketch("count", dim=dim, size=columns, seed=seed.child("table", row)) for row in range(rows))

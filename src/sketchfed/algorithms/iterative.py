@@ -1,0 +1,82 @@
+"""Iterative sketching: a fresh sketch each round, sketches up and the mean sketch down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+
+from torch import Tensor
+
+from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State, round_seed
+from sketchfed.algorithms.settings import SketchSettings, default_global_rate
+from sketchfed.codecs import Sketched
+from sketchfed.codecs.rounding import from_packet, to_parts
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.wire import Packet, expect_kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iterative(Algorithm):
+    """Clients send sketches of their changes, the server broadcasts the mean sketch, everyone de-sketches it.
+
+    Paper: Song et al. 2023, Alg. 1. In round t each client takes K local steps from its replica w, sends R_t(Δw), the
+    server averages and broadcasts the *average sketch*, and each party moves by w ← w + η_global·R_tᵀ(average). Both
+    directions carry `size` numbers. R_t is drawn anew from the run's seed each round. On top of the paper: coefficients of
+    few bits, momentum on either side (its Sec. 8 names it as an extension), partial participation.
+
+    `form = "projection"` moves by (size/dim)·RᵀR instead, the biased but contractive form, and each client keeps what it
+    did not get across and adds it to its next change (error feedback). It needs dim numbers of memory a client.
+    """
+
+    sketch: SketchSettings = field(default_factory=SketchSettings)
+    form: Literal["unbiased", "projection"] = "unbiased"
+
+    name = "iterative"
+    summary = "a fresh sketch each round, sketches both ways"
+    source = "Song et al. 2023, Alg. 1"
+    incremental = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form not in ("unbiased", "projection"):
+            raise InputError(f"algorithm.form is 'unbiased' or 'projection', got {self.form!r}.")
+
+    @property
+    def replicates_momentum(self) -> bool:
+        return self.global_momentum > 0
+
+    def resolved(self, dim: int) -> Self:
+        self._codec(dim)  # refuses what cannot be sent, now
+        rate = 1.0 if self.form == "projection" else default_global_rate(self.sketch.size_for(dim) / dim)
+        return replace(self, global_rate=self.global_rate or rate * (1 - self.global_momentum))
+
+    def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
+        codec = self._codec(len(change))
+        if self.form == "unbiased":
+            return codec.encode(change, context.shared, context.client), None
+        wanted = change if memory is None else change + memory
+        packet = codec.encode(wanted, context.shared, context.client)
+        return packet, wanted - self._desketched(codec, codec.read(packet, context.shared), context.shared)
+
+    def check(self, packet: Packet, dim: int, client: int) -> None:
+        self._codec(dim).check(packet, client)
+
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet]:
+        dim, shared = len(state.replica.weights), round_seed(seed, state.replica.round)
+        mean = self._codec(dim).mean(packets, shared)
+        arrays, scalars = to_parts(mean, bits=self.sketch.down, seed=shared.child("down"))
+        update = Packet(kind="mean", arrays=arrays, scalars=scalars)
+        return replace(state, replica=self.follow(state.replica, update, seed)), update
+
+    def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
+        dim, shared = len(replica.weights), round_seed(seed, replica.round)
+        codec, sent = self._codec(dim), expect_kind(update, "mean")
+        mean = from_packet(sent, size=codec.size, bits=self.sketch.down, seed=shared.child("down"))
+        return self.moved(replica, self._desketched(codec, mean, shared))
+
+    def _desketched(self, codec: Sketched, y: Tensor, shared: PublicSeed) -> Tensor:
+        desketched = codec.sketch(shared).adjoint(y)
+        return desketched if self.form == "unbiased" else desketched.mul_(codec.size / codec.dim)
+
+    def _codec(self, dim: int) -> Sketched:
+        return self.sketch.codec(dim)

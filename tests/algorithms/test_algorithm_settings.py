@@ -1,0 +1,142 @@
+"""Settings that all algorithms share, the tables [sketch] and [codec], and snapshots."""
+
+import pytest
+import torch
+
+from sketchfed import PublicSeed
+from sketchfed.algorithms import ALGORITHMS, FedAvg, Iterative, Replica, RoundContext
+from sketchfed.algorithms.base import from_snapshot, to_snapshot
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings
+from sketchfed.codecs import Dense, Sketched
+from sketchfed.errors import InputError, UnknownNameError, WireError
+from sketchfed.training import LocalWork
+from sketchfed.wire import Packet, pack, unpack
+
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+REFUSED = [
+    ({"rounds": 0}, "rounds must be at least 1, got 0"),
+    ({"local_steps": 0}, "local_steps must be at least 1, got 0"),
+    ({"local_epochs": -1}, "local_epochs must be at least 1, got -1"),
+    ({"batch": 0}, "batch must be at least 1, got 0"),
+    ({"local_steps": 2, "local_epochs": 3}, "local_steps = 2 and algorithm.local_epochs = 3 contradict each other"),
+    ({"participation": 0.0}, "participation is a share of the clients, above 0 and at most 1, got 0.0"),
+    ({"participation": 1.5}, "participation is a share"),
+    ({"participation": float("nan")}, "participation is a share"),
+    ({"local_rate": 0.0}, "local_rate must be a positive number, got 0.0"),
+    ({"local_rate": float("inf")}, "local_rate must be a positive number, got inf"),
+    ({"global_rate": -0.1}, "global_rate must be a positive number, got -0.1"),
+    ({"global_rate": float("nan")}, "global_rate must be a positive number, got nan"),
+    ({"local_momentum": 1.0}, "local_momentum must be from 0 to below 1, got 1.0"),
+    ({"global_momentum": -0.1}, "global_momentum must be from 0 to below 1, got -0.1"),
+    ({"weight_decay": -1e-3}, "weight_decay must not be negative, got -0.001"),
+]
+
+
+@every_algorithm
+@pytest.mark.parametrize(("settings", "complaint"), REFUSED)
+def test_settings_that_cannot_work_are_refused(name, settings, complaint):
+    with pytest.raises(InputError, match=f"algorithm.{complaint}"):
+        ALGORITHMS[name](**settings)
+
+
+@every_algorithm
+def test_resolving_fills_in_what_depends_on_the_model_and_nothing_else(name):
+    algorithm = ALGORITHMS[name](rounds=7, local_rate=0.3)
+    resolved = algorithm.resolved(1_000)
+    assert algorithm.global_rate is None
+    assert 0 < resolved.global_rate <= 1
+    assert (resolved.rounds, resolved.local_rate) == (7, 0.3)
+    assert resolved.resolved(1_000) == resolved
+
+
+@every_algorithm
+def test_algorithms_say_what_they_are(name):
+    kind = ALGORITHMS[name]
+    assert kind.name == name
+    assert kind.summary
+    assert kind.source
+
+
+def test_local_work_is_one_pass_over_all_examples_unless_told_otherwise():
+    assert FedAvg().work == LocalWork(rate=0.1, epochs=1)
+    told = FedAvg(local_rate=0.2, local_steps=4, batch=8, local_momentum=0.9, weight_decay=0.01)
+    assert told.work == LocalWork(rate=0.2, steps=4, batch=8, momentum=0.9, decay=0.01)
+    assert FedAvg(local_epochs=3).work == LocalWork(rate=0.1, epochs=3)
+
+
+def test_seeds_of_rounds_and_clients_are_all_different():
+    contexts = [RoundContext(round=r, seed=PublicSeed(s), client=c) for r in (0, 1) for s in (0, 1) for c in (0, 1)]
+    assert len({context.own for context in contexts}) == 8
+    assert len({context.shared for context in contexts}) == 4
+
+
+def test_a_sketch_says_its_size_once():
+    assert SketchSettings().size_for(1_000) == 100
+    assert SketchSettings(ratio=0.25).size_for(1_000) == 250
+    assert SketchSettings(ratio=1e-6).size_for(1_000) == 1
+    assert SketchSettings(size=7).size_for(1_000) == 7
+    with pytest.raises(InputError, match=r"sketch.ratio = 0.1 and sketch.size = 5 both say the size. Remove one"):
+        SketchSettings(ratio=0.1, size=5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"ratio": 0.0}, "ratio is size/dim, above 0 and at most 1, got 0.0"),
+        ({"ratio": 1.1}, "ratio is size/dim"),
+        ({"size": 0}, "size must be at least 1, got 0"),
+        ({"options": {"block": [3]}}, r"sketch.block must be a number or a text, got \[3\]"),
+        ({"name": "shrt"}, "no sketch named 'shrt'. Did you mean 'srht'"),
+    ],
+)
+def test_sketches_that_cannot_work_are_refused(settings, complaint):
+    with pytest.raises(InputError, match=complaint):
+        SketchSettings(**settings)
+
+
+def test_labels_are_short():
+    assert SketchSettings().label == "srht 1/10"
+    assert SketchSettings(name="count", ratio=0.003).label == "count 1/333.3"
+    assert SketchSettings(size=12_345, bits=4).label == "srht 12,345 4 bits"
+    assert SketchSettings(ratio=1.0, bits=8, bits_down=2).label == "srht 1 8/2 bits"
+
+
+def test_a_codec_is_made_for_the_models_size():
+    assert CodecSettings().codec(50, None) == Dense(dim=50)
+    made = CodecSettings(name="sketched").codec(50, SketchSettings(size=5, bits=4, options={"block": 25}))
+    assert made == Sketched(dim=50, size=5, bits=4, options=(("block", 25),))
+    with pytest.raises(UnknownNameError, match=r"no codec named 'dens'. Did you mean 'dense'"):
+        CodecSettings(name="dens")
+
+
+def test_options_that_no_codec_has_are_refused_and_not_forgotten():
+    with pytest.raises(InputError, match=r"codec 'sketched' has no option 'bits'. What it sends is said in \[sketch\]"):
+        CodecSettings(name="sketched", options={"bits": 4})
+    for option in ("level", "dim"):
+        with pytest.raises(InputError, match=f"codec 'dense' has no option '{option}'"):
+            CodecSettings(options={option: 3})
+
+
+def test_a_snapshot_brings_back_the_replica_bit_for_bit():
+    replica = Iterative(global_momentum=0.5).resolved(30).begin(torch.randn(30)).replica
+    for momentum in (True, False):
+        read = from_snapshot(unpack(pack(to_snapshot(replica, momentum=momentum))), dim=30, momentum=momentum)
+        assert torch.equal(read.weights, replica.weights)
+        assert (read.velocity is not None) == momentum
+
+
+def test_snapshots_that_do_not_fit_are_refused():
+    replica = Replica(round=3, weights=torch.ones(30), velocity=torch.ones(30))
+    whole = to_snapshot(replica, momentum=True)
+    assert from_snapshot(whole, dim=30, momentum=True).round == 3
+    for bad, dim, momentum in (
+        (whole, 31, True),
+        (to_snapshot(replica, momentum=False), 30, True),
+        (Packet(kind="mean", arrays=whole.arrays, scalars={"round": 3}), 30, True),
+        (Packet(kind="snapshot", arrays=whole.arrays), 30, True),
+        (Packet(kind="snapshot", arrays=whole.arrays, scalars={"round": -1}), 30, True),
+        (Packet(kind="snapshot", arrays=whole.arrays, scalars={"round": "3"}), 30, True),
+    ):
+        with pytest.raises(WireError):
+            from_snapshot(bad, dim=dim, momentum=momentum)

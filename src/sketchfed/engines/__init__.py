@@ -1,0 +1,7 @@
+"""Engines move bytes between the server and the clients; what the bytes say is none of their business."""
+
+from sketchfed.engines.base import Engine
+from sketchfed.engines.local import LocalEngine
+from sketchfed.engines.participant import Participant
+
+__all__ = ["Engine", "LocalEngine", "Participant"]

@@ -1,0 +1,60 @@
+"""The client's side of a round, the same in every engine: bytes in, bytes out."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sketchfed.algorithms import Algorithm, Replica, RoundContext
+from sketchfed.algorithms.base import from_snapshot
+from sketchfed.errors import WireError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import Examples, Trainer
+from sketchfed.wire import number_named, pack, split, unpack
+
+MOST_UPDATES = 1_000_000
+"""More missed rounds than this are never replayed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participant:
+    """Everything a client runs on but its data and its memory."""
+
+    algorithm: Algorithm
+    trainer: Trainer
+    seed: PublicSeed
+
+    def receive(self, replica: Replica | None, task: bytes) -> Replica:
+        """The replica of the round that a task is for: a whole model, or the one held, brought up to date.
+
+        A task is one packet 'begin' or 'snapshot', or the updates of consecutive rounds; those that the replica has behind it
+        are skipped, so a task that arrives twice does no harm.
+        """
+        parts = split(task, most=MOST_UPDATES)
+        if not parts:
+            raise WireError("the task is empty; it should be a whole model, or the updates that were missed.")
+        last = unpack(parts[-1])
+        target = int(number_named(last, "round", least=0, most=2**62))
+        if last.kind == "snapshot":
+            return from_snapshot(last, dim=self.trainer.dim, momentum=self.algorithm.replicates_momentum)
+        if replica is None:
+            raise WireError("this client holds no replica yet, so updates are of no use to it. Send it the whole model.")
+        if last.kind != "begin":
+            target += 1
+            for part in parts[len(parts) - max(0, target - replica.round) :] if target > replica.round else ():
+                update = last if part is parts[-1] else unpack(part)
+                if number_named(update, "round") != replica.round:
+                    break
+                replica = self.algorithm.follow(replica, update, self.seed)
+        if replica.round < target:
+            raise WireError(
+                f"the task is for round {target}, this client's replica is at round {replica.round}, and the updates between "
+                "are not all there. Send it the whole model."
+            )
+        return replica
+
+    def answer(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> tuple[bytes, Tensor | None]:
+        """The reply after local training, and what the client keeps until it takes part again."""
+        context = RoundContext(round=replica.round, seed=self.seed, client=client)
+        trained = self.trainer.train(replica.weights, examples, self.algorithm.work, context.own)
+        packet, memory = self.algorithm.client(trained.sub_(replica.weights), memory, context)
+        return pack(packet.stamped(round=replica.round)), memory

@@ -7,13 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sketchfed.runs import Run, resume, run
     from sketchfed.seeds import PublicSeed, SecretSeed
 
 __version__ = "0.1.0"
-__all__ = ["PublicSeed", "SecretSeed", "__version__"]
+__all__ = ["PublicSeed", "Run", "SecretSeed", "__version__", "resume", "run"]
 
-_HOMES = {"PublicSeed": "sketchfed.seeds", "SecretSeed": "sketchfed.seeds"}
-_MODULES = ("errors", "kernels", "seeds", "sketches", "wire")
+_HOMES = {
+    "PublicSeed": "sketchfed.seeds",
+    "Run": "sketchfed.runs",
+    "SecretSeed": "sketchfed.seeds",
+    "resume": "sketchfed.runs",
+    "run": "sketchfed.runs",
+}
+_MODULES = (
+    *("algorithms", "codecs", "config", "data", "engines", "errors", "kernels", "models", "planner", "plugins", "report"),
+    *("runs", "seeds", "server", "sketches", "training", "vectors", "wire", "workload"),
+)
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,171 @@
+"""A run between two rounds as files: `checkpoint.safetensors`, and a file for each client that keeps a memory.
+
+A client's memory is written under a name that says its round, before the checkpoint that refers to it, and deleted after the
+next one replaced it. So the checkpoint on the disk always finds the memories it means. Each file carries a digest of all
+that is in it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from sketchfed.algorithms import Replica, State
+from sketchfed.errors import StorageError
+from sketchfed.runs.storage import replace_file, storing
+from sketchfed.server import Ledger
+
+FILE = "checkpoint.safetensors"
+MEMORIES = "memories"
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Everything that a run needs to go on as if it had never stopped."""
+
+    state: State
+    ledger: Ledger
+    seconds: float
+    memories: dict[int, Tensor]
+
+
+class Checkpoints:
+    """The checkpoint of a run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._saved: dict[int, int] = {}  # client to the round that names the file of its memory
+
+    def save(self, state: State, ledger: Ledger, *, seconds: float, memories: dict[int, Tensor], changed: set[int]) -> None:
+        """Replace the checkpoint; `changed` are the clients whose memory is not on the disk yet."""
+        saved = dict(self._saved)
+        for client in sorted(changed):
+            saved[client] = state.replica.round
+            with storing(self._folder / MEMORIES):
+                (self._folder / MEMORIES).mkdir(exist_ok=True)
+            replace_file(self._memory_file(client, saved[client]), _packed({"memory": memories[client]}, {}))
+        counts = {name: value for name, value in vars(ledger).items() if isinstance(value, int)}
+        about = {**counts, "seconds": seconds, "version": _VERSION, "round": state.replica.round}
+        tensors = _tensors(state)
+        tensors["known"] = torch.tensor(sorted(ledger.known.items()), dtype=torch.int64).reshape(-1, 2)
+        tensors["saved"] = torch.tensor(sorted(saved.items()), dtype=torch.int64).reshape(-1, 2)
+        tensors["update_sizes"] = torch.tensor([len(update) for update in ledger.updates], dtype=torch.int64)
+        tensors["updates"] = torch.from_numpy(np.frombuffer(b"".join(ledger.updates), np.uint8).copy())
+        replace_file(self._folder / FILE, _packed(tensors, about))
+        before, self._saved = self._saved, saved
+        for client in changed & before.keys():
+            if before[client] != saved[client]:
+                with storing(self._folder / MEMORIES):
+                    self._memory_file(client, before[client]).unlink(missing_ok=True)
+
+    def load(self, start: State) -> Checkpoint | None:
+        """What was saved last, or None if nothing was; `start` is the state before round 0. The files are not trusted."""
+        path = self._folder / FILE
+        if not path.exists():
+            return None
+        try:
+            found = self._load(path, start)
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise StorageError(
+                f"{path} is not a checkpoint of this run: {error}. It was damaged or replaced; start the run anew in another "
+                "folder."
+            ) from error
+        self._sweep()
+        return found
+
+    def _load(self, path: Path, start: State) -> Checkpoint:
+        tensors, about = _unpacked(path)
+        if about.pop("version") != _VERSION:
+            raise ValueError(f"it has another version than {_VERSION}")
+        self._check_like(start, tensors)
+        replica = Replica(round=_count(about.pop("round")), weights=tensors["weights"], velocity=tensors.get("velocity"))
+        own = {name.removeprefix("own."): tensor for name, tensor in tensors.items() if name.startswith("own.")}
+        sizes = tensors["update_sizes"].tolist()
+        parts = torch.split(tensors["updates"], sizes)
+        self._saved = _pairs(tensors["saved"])
+        seconds = float(about.pop("seconds"))
+        ledger = Ledger(
+            **{key: _count(value) for key, value in about.items()},
+            known=_pairs(tensors["known"]),
+            updates=[part.numpy().tobytes() for part in parts] if sizes else [],
+        )
+        memories = {client: self._memory(client, made, len(replica.weights)) for client, made in self._saved.items()}
+        state = State(replica=replica, own=own)
+        return Checkpoint(state=state, ledger=ledger, seconds=seconds, memories=memories)
+
+    def _check_like(self, start: State, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse the checkpoint of another model or algorithm: what it holds must have the shapes of a state of this one."""
+        own = ("weights", "velocity", "own.")
+        found, wanted = _described(tensors, own), _described(_tensors(start), own)
+        if found != wanted:
+            raise ValueError(f"it holds {found}, and a run of this model and algorithm {wanted}")
+
+    def _memory(self, client: int, made: int, dim: int) -> Tensor:
+        memory = _unpacked(self._memory_file(client, made))[0]["memory"]
+        if memory.shape != (dim,):
+            raise ValueError(f"the memory of client {client} has shape {tuple(memory.shape)}, not ({dim},)")
+        return memory
+
+    def _sweep(self) -> None:
+        """Delete memories that no checkpoint refers to: those of rounds that were lost in a crash."""
+        meant = {self._memory_file(client, made) for client, made in self._saved.items()}
+        with storing(self._folder / MEMORIES):
+            for file in (self._folder / MEMORIES).glob("*"):
+                if file not in meant:
+                    file.unlink()
+
+    def _memory_file(self, client: int, made: int) -> Path:
+        return self._folder / MEMORIES / f"{client}-{made}.safetensors"
+
+
+def _tensors(state: State) -> dict[str, Tensor]:
+    named = {"weights": state.replica.weights, "velocity": state.replica.velocity}
+    named |= {f"own.{name}": tensor for name, tensor in state.own.items()}
+    return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
+
+
+def _described(tensors: Mapping[str, Tensor], prefixes: tuple[str, ...]) -> str:
+    chosen = sorted((name, tensor) for name, tensor in tensors.items() if name.startswith(prefixes))
+    return ", ".join(f"{name} {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for name, tensor in chosen)
+
+
+def _packed(tensors: dict[str, Tensor], about: dict[str, Any]) -> bytes:
+    return save(tensors, metadata={"sketchfed": json.dumps(about), "digest": _digest(tensors, about)})
+
+
+def _unpacked(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    about = json.loads(metadata["sketchfed"])
+    if _digest(tensors, about) != metadata["digest"]:
+        raise ValueError(f"what {path.name} holds is not what was written to it")
+    return tensors, about
+
+
+def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
+    """Changes with every bit of what is kept; disks lose some, and safetensors does not look."""
+    digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _pairs(tensor: Tensor) -> dict[int, int]:
+    return {int(client): int(value) for client, value in tensor.reshape(-1, 2).tolist()}
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"it counts {value!r}")
+    return value

@@ -1,0 +1,286 @@
+"""Training from the first round to the last."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed import vectors
+from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
+from sketchfed.engines import LocalEngine, Participant
+from sketchfed.errors import DivergedError, InputError
+from sketchfed.runs.advice import advise
+from sketchfed.runs.folder import RunFolder
+from sketchfed.seeds import PublicSeed
+from sketchfed.server import Server
+from sketchfed.training import Loss
+from sketchfed.workload import Workload, from_config, from_objects
+
+OnRound = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a run came to."""
+
+    config: Config
+    label: str
+    model: str
+    dim: int
+    clients: int
+    metrics: list[dict[str, Any]] = field(repr=False)
+    """A line a round: round, loss, accuracy (None where it was not scored), participants, and since the start uplink_bytes,
+    downlink_bytes, epsilon and seconds."""
+    weights: Tensor = field(repr=False)
+    module: nn.Module = field(repr=False)
+    """The trained model."""
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """That of the last round that was scored."""
+        return next((line["accuracy"] for line in reversed(self.metrics) if line["loss"] is not None), None)
+
+    @property
+    def loss(self) -> float | None:
+        return next((line["loss"] for line in reversed(self.metrics) if line["loss"] is not None), None)
+
+
+def run(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    *,
+    model: nn.Module | None = None,
+    clients: Sequence[Any] | None = None,
+    test: Any = None,
+    loss: Loss | str | None = None,
+    task: str = "classification",
+    folder: Path | str | None = None,
+    on_round: OnRound | None = None,
+) -> Run:
+    """Train, and return what came of it.
+
+    `config` is a TOML file, or its tables as a mapping. With `model`, `clients` and `test`, a torch module is trained on data
+    that is there already: `clients` holds a pair of tensors `(x, y)` or a torch Dataset for each client. With `folder`, the
+    run is kept there and can be resumed; without, nothing is written. `on_round` is called with the metrics of each round.
+
+    >>> run({"algorithm": {"name": "iterative", "rounds": 2}, "data": {"clients": 4}}).metrics[-1]["uplink_bytes"]
+    29208
+    """
+    chosen = load_config(config if config is not None else {})
+    if all(given is None for given in (model, clients, test, loss)):
+        return prepare(chosen, folder=folder).finish(on_round)
+    if (chosen.data, chosen.model) != (DataSettings(), ModelSettings()):
+        raise InputError("the configuration names [data] or [model], but both were given as objects. Remove these tables.")
+    loop = _given(chosen, model, clients, test, loss, task)
+    return _begun(loop, folder).finish(on_round)
+
+
+def resume(folder: Path | str, *, on_round: OnRound | None = None, **given: Any) -> Run:
+    """Go on with a run from its last checkpoint; it ends as if it had never stopped, bit for bit.
+
+    Where the model or the data were Python objects, `model`, `clients`, `test`, `loss` and `task` must be given again.
+    """
+    return reopen(folder, **given).finish(on_round)
+
+
+def prepare(config: Config, *, folder: Path | str | None = None) -> "Loop":
+    """A run that is ready for its first round."""
+    return _begun(Loop(config, from_config(config)), folder)
+
+
+def reopen(folder: Path | str, **given: Any) -> "Loop":
+    """A run that is ready to go on after its last checkpoint."""
+    path = Path(folder)
+    config = RunFolder.config(path)
+    if GIVEN not in (config.model.name, config.data.name):
+        if given:
+            raise InputError(f"the run in {path} names its model and data, so it takes no {', '.join(given)}. Leave them out.")
+        return Loop(config, from_config(config)).keep_in(RunFolder.open(path))
+    if not {"model", "clients", "test"} <= given.keys():
+        raise InputError(f"the run in {path} was given its model and data as objects. Pass model, clients and test again.")
+    return _given(config, **{"loss": None, "task": "classification"} | given).keep_in(RunFolder.open(path))
+
+
+def _begun(loop: "Loop", folder: Path | str | None) -> "Loop":
+    return loop if folder is None else loop.keep_in(RunFolder.create(Path(folder)))
+
+
+def _given(
+    config: Config, model: nn.Module | None, clients: Sequence[Any] | None, test: Any, loss: Loss | str | None, task: str
+) -> "Loop":
+    if model is None or clients is None or test is None:
+        raise InputError("model, clients and test belong together: give all three, or name them in the configuration.")
+    config = replace(config, data=DataSettings(name=GIVEN, clients=len(clients)), model=ModelSettings(name=GIVEN))
+    return Loop(config, from_objects(model, clients, test, loss, task))
+
+
+class Loop:
+    """A run under way."""
+
+    def __init__(self, config: Config, workload: Workload) -> None:
+        self._workload = workload
+        self._folder: RunFolder | None = None
+        self._trainer = workload.trainer()
+        self._config = config.completed(dim=self._trainer.dim, clients=len(workload.parts))
+        self._chunks = workload.test_chunks()
+        seed, algorithm = PublicSeed(config.seed), self._config.algorithm
+        state = algorithm.begin(vectors.flatten(workload.module))
+        self._engine = LocalEngine(
+            Participant(algorithm=algorithm, trainer=self._trainer, seed=seed),
+            workload.examples,
+            clients=len(workload.parts),
+            start=state.replica if workload.shared_start else None,
+            workers=config.engine.workers or os.cpu_count() or 1,
+        )
+        self._server = Server(algorithm, self._engine, state, seed, shared_start=workload.shared_start)
+        self._lines: list[dict[str, Any]] = []
+        self._before = 0.0
+
+    def keep_in(self, folder: RunFolder) -> "Loop":
+        """Go on from the folder's last checkpoint, if it has one, and keep there what comes."""
+        try:
+            folder.check_room(12 * self._trainer.dim + 2**20)
+            folder.keep(self._config)
+            self._restore(folder)
+        except BaseException:
+            folder.close()
+            raise
+        self._folder = folder
+        return self
+
+    @property
+    def round(self) -> int:
+        """How many rounds are behind it."""
+        return self._server.round
+
+    @property
+    def rounds(self) -> int:
+        return self._config.algorithm.rounds
+
+    @property
+    def title(self) -> str:
+        """What is trained on what, in a line."""
+        about = self._summary(finished=False)
+        spread = self._config.data.partition if self._config.data.name != GIVEN else "as given"
+        return f"{about['data']} · {about['model']} ({about['dim']:,} parameters) · {about['clients']:,} clients, {spread}"
+
+    def _restore(self, folder: RunFolder) -> None:
+        saved = folder.checkpoints.load(self._server.state)
+        if saved is None:
+            self._lines = folder.metrics(0)
+            if not self._workload.shared_start:
+                self._save(folder, 0.0)  # nobody else could tell with which weights it began
+            return
+        seed, shared_start = PublicSeed(self._config.seed), self._workload.shared_start
+        self._server = Server(self._config.algorithm, self._engine, saved.state, seed, shared_start=shared_start)
+        self._server.ledger = saved.ledger
+        self._engine.memories, self._engine.replica = saved.memories, saved.state.replica
+        self._lines, self._before = folder.metrics(saved.state.replica.round), saved.seconds
+
+    def finish(self, on_round: OnRound | None = None) -> Run:
+        """All rounds that are left."""
+        start = last_saved = time.monotonic()
+        try:
+            with _one_thread_each():
+                if self._folder is not None:
+                    self._folder.summarise(self._summary(finished=False))
+                while not self._done:
+                    self._lines.append(self._round(lambda: self._before + time.monotonic() - start))
+                    if self._folder is not None:
+                        self._folder.append(self._lines[-1])
+                        if self._done or time.monotonic() - last_saved >= self._config.engine.checkpoint_seconds:
+                            self._save(self._folder, self._lines[-1]["seconds"])
+                            last_saved = time.monotonic()
+                    if on_round is not None:
+                        on_round(self._lines[-1])
+                if self._folder is not None:
+                    self._folder.summarise(self._summary(finished=True))
+        finally:
+            self._engine.close()
+            if self._folder is not None:
+                self._folder.close()
+        weights = self._server.state.replica.weights
+        return Run(
+            config=self._config,
+            label=self._config.label,
+            model=self._workload.description,
+            dim=self._trainer.dim,
+            clients=self._engine.clients,
+            metrics=self._lines,
+            weights=weights,
+            module=vectors.load(deepcopy(self._workload.module), weights),
+            folder=self._folder.path if self._folder is not None else None,
+        )
+
+    @property
+    def _done(self) -> bool:
+        target, last = self._config.engine.target_accuracy, self._lines[-1] if self._lines else {}
+        reached = target is not None and (last.get("accuracy") or 0.0) >= target
+        return self._server.round >= self.rounds or reached
+
+    def _round(self, seconds: Callable[[], float]) -> dict[str, Any]:
+        server, before = self._server, self._server.ledger.replies
+        try:
+            server.advance()
+            loss, accuracy = self._score()
+            if loss is not None and not abs(loss) < float("inf"):
+                raise DivergedError(f"the loss after round {server.round} is {loss}")
+        except DivergedError as error:
+            raise DivergedError(f"{error}. {advise(self._config.algorithm, self._workload, self._trainer)}") from None
+        return {
+            "round": server.round,
+            "loss": loss,
+            "accuracy": accuracy,
+            "participants": server.ledger.replies - before,
+            "uplink_bytes": server.ledger.uplink_bytes,
+            "downlink_bytes": server.ledger.downlink_bytes,
+            "broadcast_bytes": server.ledger.broadcast_bytes,
+            "epsilon": None,
+            "seconds": round(seconds(), 3),
+        }
+
+    def _score(self) -> tuple[float | None, float | None]:
+        every, done = self._config.engine.evaluate_every, self._server.round
+        if done % every and done != self._config.algorithm.rounds:
+            return None, None
+        weights = self._server.state.replica.weights
+        return self._workload.summarise(self._engine.each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))
+
+    def _save(self, folder: RunFolder, seconds: float) -> None:
+        folder.sync()
+        changed, self._engine.changed = self._engine.changed, set()
+        folder.checkpoints.save(
+            self._server.state, self._server.ledger, seconds=seconds, memories=self._engine.memories, changed=changed
+        )
+
+    def _summary(self, *, finished: bool) -> dict[str, Any]:
+        return {
+            "name": self._config.name or self._config.label,
+            "label": self._config.label,
+            "data": self._workload.dataset.name,
+            "model": f"{self._config.model.name} {self._workload.description}",
+            "dim": self._trainer.dim,
+            "clients": self._engine.clients,
+            "finished": finished,
+            "versions": {name: version(name) for name in ("sketchfed", "torch", "numpy")} | {"python": python_version()},
+        }
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Torch with one thread an operation: the workers are parallel already, and sums come out the same for any number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,62 @@
+"""A problem whose rounds take a millisecond: three kinds of points in four dimensions."""
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed.data import DataSet
+
+
+def points(count: int, *, first: int = 0) -> tuple[Tensor, Tensor]:
+    """Points with their kinds; those of another `first` are others."""
+    numbers = torch.arange(first, first + count)
+    kinds = numbers % 3
+    noise = torch.sin(12.9898 * torch.arange(1, 5) * (numbers[:, None] + 1))
+    return torch.eye(4)[kinds] + 0.3 * noise, kinds
+
+
+def data(*, count: int = 48) -> DataSet:
+    """For [data] name = "tiny:data"."""
+    x, y = points(count + 24)
+    return DataSet(
+        name="tiny",
+        x_train=x[:count],
+        y_train=y[:count],
+        x_test=x[count:],
+        y_test=y[count:],
+        outputs=3,
+        shape=(4,),
+        prepare=lambda x: x,
+    )
+
+
+def model(shape: tuple[int, ...], outputs: int, *, width: int = 5) -> nn.Module:
+    """For [model] name = "tiny:model": torch draws its first weights."""
+    return nn.Sequential(nn.Linear(shape[0], width), nn.Tanh(), nn.Linear(width, outputs))
+
+
+DATA = {"name": "tiny:data", "clients": 4}
+ALGORITHMS = {
+    "fedavg": {"algorithm": {"name": "fedavg", "global_momentum": 0.5}},
+    "few bits, few participants, momentum": {
+        "algorithm": {"name": "iterative", "participation": 0.5, "global_momentum": 0.5},
+        "sketch": {"ratio": 0.5, "bits": 4},
+    },
+    "projection": {
+        "algorithm": {"name": "iterative", "form": "projection", "participation": 0.5},
+        "sketch": {"ratio": 0.3},
+    },
+    "error feedback": {
+        "algorithm": {"name": "fedavg", "error_feedback": True, "participation": 0.5},
+        "codec": {"name": "sketched"},
+        "sketch": {"ratio": 0.3, "bits": 8},
+    },
+    "fetchsgd": {"algorithm": {"name": "fetchsgd", "rows": 3}, "sketch": {"name": "count", "ratio": 0.5}},
+}
+"""One of each kind of state: none, momentum and history, memories of clients, sketches of the server."""
+
+
+def tables(kind: str, *, rounds: int, **engine: object) -> dict[str, dict[str, object]]:
+    """A configuration of one of `ALGORITHMS`."""
+    own = ALGORITHMS[kind]
+    algorithm = {"rounds": rounds, "local_steps": 2, "batch": 5, "local_rate": 0.2, **own["algorithm"]}
+    return {**own, "data": DATA, "model": {"name": "mlp", "hidden": [5]}, "algorithm": algorithm, "engine": engine}

@@ -1,0 +1,438 @@
+import sys
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sketchfed.algorithms import ALGORITHMS, FedAvg, Iterative
+from sketchfed.codecs import CODECS
+from sketchfed.config import Config, load_config
+from sketchfed.data import DATA_SETS
+from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.models import MODELS
+from sketchfed.sketches import SKETCHES
+
+FULL = """
+name = "mnist-tenth"
+seed = 3
+
+[data]
+name = "mnist"
+clients = 100
+partition = "dirichlet"
+concentration = 0.3
+
+[model]
+name = "mlp"
+hidden = [200, 200]
+
+[algorithm]
+name = "iterative"
+rounds = 200
+participation = 0.1
+local_steps = 5
+batch = 10
+
+[sketch]
+name = "srht"
+ratio = 0.1
+bits = 4
+"""
+
+
+@pytest.fixture
+def own_parts(tmp_path, monkeypatch):
+    """A current folder with a module of somebody's own functions."""
+    (tmp_path / "own_parts.py").write_text(
+        "def data(*, size=3, kind='round', scale, rows=None): ...\n"
+        "def any_data(**options): ...\n"
+        "def model(shape, outputs, width=7, depth=2): ...\n"
+        "def any_model(*, shape=(1,), outputs, **options): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("own_parts", None)
+
+
+def refusal(tables, *changes) -> str:
+    with pytest.raises(InputError) as refused:
+        load_config(tables, changes)
+    return str(refused.value)
+
+
+def test_a_full_file_becomes_frozen_settings(tmp_path):
+    (tmp_path / "full.toml").write_text(FULL)
+    config = load_config(tmp_path / "full.toml")
+    assert config == load_config(str(tmp_path / "full.toml"))
+    assert (config.name, config.seed, config.label) == ("mnist-tenth", 3, "iterative srht 1/10 4 bits")
+    assert (config.data.name, config.data.clients, config.data.partition) == ("mnist", 100, "dirichlet")
+    assert config.data.split_options() == ({}, {"concentration": 0.3})
+    assert config.model.options == {"hidden": [200, 200]}
+    assert isinstance(config.algorithm, Iterative)
+    assert (config.algorithm.rounds, config.algorithm.participation, config.algorithm.batch) == (200, 0.1, 10)
+    assert (config.algorithm.sketch.ratio, config.algorithm.sketch.bits) == (0.1, 4)
+    with pytest.raises(FrozenInstanceError):
+        config.algorithm.sketch.bits = 8  # type: ignore[misc]
+
+
+def test_nothing_at_all_is_a_configuration():
+    assert load_config({}) == Config() == load_config(Config())
+    assert isinstance(Config().algorithm, FedAvg)
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [("data", DATA_SETS), ("model", MODELS), ("algorithm", ALGORITHMS)],
+    ids=["data", "model", "algorithm"],
+)
+def test_every_key_but_the_name_has_a_default(table, names):
+    for name in names:
+        assert load_config({table: {"name": name}}).to_tables()[table]["name"] == name
+
+
+def test_every_sketch_and_codec_needs_its_name_only():
+    for name in SKETCHES:
+        assert load_config({"algorithm": {"name": "iterative"}, "sketch": {"name": name}}).algorithm.sketch.name == name
+    for name in CODECS:
+        assert load_config({"codec": {"name": name}}).algorithm.codec.name == name
+    assert load_config({"algorithm": {"name": "fetchsgd"}, "sketch": {"ratio": 0.2}}).algorithm.sketch.name == "count"
+
+
+def test_the_tables_given_are_left_alone():
+    tables = {"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.5}}
+    load_config(tables, ["sketch.bits=4", "engine.workers=1"])
+    assert tables == {"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.5}}
+
+
+# --- to a file and back
+
+names = st.text("abcXYZ 019_-.äö", max_size=12).filter(lambda name: not name.startswith("."))
+rates = st.floats(1e-6, 10, allow_nan=False)
+shares = st.floats(0, 0.99)
+
+
+def some(**keys):
+    """Tables with any of these keys."""
+    return st.fixed_dictionaries({}, optional=keys)
+
+
+partitions = st.sampled_from(
+    [{}, {"partition": "shards", "shards": 3}, {"partition": "dirichlet", "concentration": 0.25}, {"partition": "natural"}]
+)
+data_sets = st.sampled_from([{"name": "digits"}, {"name": "mnist"}, {"name": "ujiindoorloc", "target": "position"}])
+data = st.builds(
+    lambda *parts: {key: value for part in parts for key, value in part.items()},
+    *(some(clients=st.integers(1, 10**6), validation=shares), partitions, data_sets),
+)
+hidden = st.lists(st.integers(1, 10**4), min_size=1, max_size=3)
+models = st.one_of(
+    some(name=st.just("mlp"), hidden=hidden), st.builds(lambda name: {"name": name}, st.sampled_from(sorted(MODELS)))
+)
+local_work = some(
+    rounds=st.integers(1, 10**6),
+    participation=st.floats(1e-3, 1),
+    batch=st.integers(1, 10**4),
+    local_rate=rates,
+    local_momentum=shares,
+    weight_decay=rates,
+    global_rate=rates,
+    global_momentum=shares,
+)
+how_long = st.sampled_from([{}, {"local_steps": 5}, {"local_epochs": 2}])
+sizes = st.one_of(st.just({}), st.builds(lambda ratio: {"ratio": ratio}, st.floats(0.01, 1)), st.just({"size": 77}))
+bits = some(bits=st.sampled_from([32, 16, 8, 4, 3, 2, 1]))
+families = st.one_of(
+    st.builds(lambda name: {"name": name}, st.sampled_from(sorted(SKETCHES))), st.just({"name": "sparse", "nonzeros": 2})
+)
+
+
+def merged(*parts):
+    return st.builds(lambda *all_parts: {key: value for part in all_parts for key, value in part.items()}, *parts)
+
+
+@st.composite
+def configurations(draw):
+    name = draw(st.sampled_from(sorted(ALGORITHMS)))
+    own = {
+        "fedavg": some(error_feedback=st.booleans()),
+        "iterative": some(form=st.sampled_from(["unbiased", "projection"])),
+        "fetchsgd": some(rows=st.integers(1, 9), fetched=st.integers(1, 99), masking=st.booleans()),
+    }[name]
+    tables = {"data": draw(data), "model": draw(models), "algorithm": {"name": name, **draw(merged(local_work, how_long, own))}}
+    if name == "iterative":
+        tables["sketch"] = draw(merged(families, sizes, bits, some(bits_down=st.sampled_from([8, 4]))))
+    elif name == "fetchsgd":
+        tables["sketch"] = draw(merged(sizes, st.just({"name": "count"})))
+    elif draw(st.booleans()):
+        tables["codec"] = {"name": "sketched"}
+        tables["sketch"] = draw(merged(families, sizes, bits))
+    tables |= draw(some(name=names, seed=st.integers(0, 2**64 - 1), engine=some(workers=st.integers(0, 8))))
+    return tables
+
+
+@given(tables=configurations())
+@settings(max_examples=150, deadline=None)
+def test_a_configuration_survives_its_file(tables, tmp_path_factory):
+    config = load_config(tables)
+    file = tmp_path_factory.getbasetemp() / "survives.toml"
+    file.write_text(config.to_toml(), encoding="utf-8")
+    assert load_config(file) == config
+
+
+@given(tables=configurations())
+@settings(max_examples=50, deadline=None)
+def test_what_is_completed_stays_as_it_is(tables):
+    config = replace(load_config(tables), model=Config().model)
+    complete = config.completed(dim=5_000, clients=12)
+    assert complete.completed(dim=5_000, clients=12) == complete == load_config(complete.to_tables())
+    assert complete.label == config.label
+
+
+def test_completing_spells_every_default_out():
+    tables = {
+        "data": {"name": "ujiindoorloc", "partition": "dirichlet", "minimum": 3},
+        "algorithm": {"name": "iterative"},
+        "sketch": {"name": "srht"},
+    }
+    complete = load_config(tables).completed(dim=10_000, clients=7).to_tables()
+    assert complete["data"] | complete["model"] == {
+        **{"clients": 7, "partition": "dirichlet", "validation": 0.0, "concentration": 0.5, "minimum": 3},
+        **{"target": "floor", "by": "user", "name": "mlp", "hidden": [64, 64]},
+    }
+    algorithm = complete["algorithm"]
+    assert (algorithm["rounds"], algorithm["local_epochs"], algorithm["form"]) == (100, 1, "unbiased")
+    assert algorithm["global_rate"] == pytest.approx(3 * 0.1**0.5)
+    assert complete["sketch"] == {"name": "srht", "ratio": 0.1, "bits": 32}
+    fetching = load_config({"algorithm": {"name": "fetchsgd"}}).completed(dim=10_000, clients=7)
+    assert (fetching.algorithm.fetched, fetching.algorithm.global_rate) == (100, pytest.approx(0.1))
+
+
+# --- what is refused, and what it says
+
+UNKNOWN = [
+    ({"algoritm": {"name": "fedavg"}}, "there is no table or key named 'algoritm'. Did you mean 'algorithm'?"),
+    ({"sed": 3}, "there is no table or key named 'sed'. Did you mean 'seed'?"),
+    ({"algorithm": {"name": "iteratve"}}, "there is no algorithm named 'iteratve'. Did you mean 'iterative'?"),
+    ({"algorithm": {"name": ["fedavg"]}}, "there is no algorithm named ['fedavg']"),
+    ({"algorithm": {"rouns": 3}}, "there is no key in [algorithm] named 'rouns'. Did you mean 'rounds'?"),
+    ({"algorithm": {"form": "projection"}}, "there is no key in [algorithm] named 'form'"),
+    ({"algorithm": {"name": "iterative", "form": "projecton"}}, "named 'projecton'. Did you mean 'projection'?"),
+    ({"data": {"name": "minst"}}, "there is no data set named 'minst'. Did you mean 'mnist'?"),
+    ({"data": {"partition": "dirichelt"}}, "there is no partition named 'dirichelt'. Did you mean 'dirichlet'?"),
+    ({"data": {"cleints": 3}}, "there is no key in [data] named 'cleints'. Did you mean 'clients'?"),
+    ({"data": {"partition": "dirichlet", "concentraton": 3}}, "named 'concentraton'. Did you mean 'concentration'?"),
+    ({"data": {"concentration": 0.3}}, "there is no key in [data] named 'concentration'"),
+    ({"model": {"name": "mpl"}}, "there is no model named 'mpl'. Did you mean 'mlp'?"),
+    ({"model": {"hiden": [3]}}, "there is no key in [model] named 'hiden'. Did you mean 'hidden'?"),
+    ({"model": {"name": "logistic", "hidden": [3]}}, "there is no key in [model] named 'hidden'"),
+    ({"algorithm": {"name": "iterative"}, "sketch": {"name": "srth"}}, "there is no sketch named 'srth'. Did you mean 'srht'?"),
+    (
+        {"algorithm": {"name": "iterative"}, "sketch": {"bit": 4}},
+        "there is no key in [sketch] named 'bit'. Did you mean 'bits'?",
+    ),
+    ({"algorithm": {"name": "iterative"}, "sketch": {"nonzeros": 4}}, "there is no key in [sketch] named 'nonzeros'"),
+    ({"codec": {"name": "dence"}}, "there is no codec named 'dence'. Did you mean 'dense'?"),
+    ({"engine": {"name": "lokal"}}, "there is no engine.name named 'lokal'. Did you mean 'local'?"),
+]
+
+
+@pytest.mark.parametrize(("tables", "why"), UNKNOWN, ids=[why for _, why in UNKNOWN])
+def test_unknown_tables_keys_and_names_are_refused_with_the_nearest(tables, why):
+    with pytest.raises(UnknownNameError) as refused:
+        load_config(tables)
+    assert why in str(refused.value)
+    assert " Known: " in str(refused.value)
+
+
+WRONG_TYPES = [
+    ({"seed": "7"}, "seed must be an integer, got '7'."),
+    ({"seed": True}, "seed must be an integer, got True."),
+    ({"name": 7}, "name must be text, got 7."),
+    ({"data": 5}, "[data] must be a table, got data = 5."),
+    ({"data": {"clients": "many"}}, "data.clients must be an integer, got 'many'."),
+    ({"data": {"name": 5}}, "data.name must be text in quotes, got 5."),
+    ({"algorithm": {"rounds": 2.5}}, "algorithm.rounds must be an integer, got 2.5."),
+    ({"algorithm": {"rounds": True}}, "algorithm.rounds must be an integer, got True."),
+    ({"algorithm": {"local_rate": "fast"}}, "algorithm.local_rate must be a number, got 'fast'."),
+    ({"algorithm": {"error_feedback": 1}}, "algorithm.error_feedback must be true or false, got 1."),
+    ({"algorithm": {"name": "iterative"}, "sketch": {"bits": "4"}}, "sketch.bits must be an integer, got '4'."),
+    ({"algorithm": {"name": "iterative"}, "sketch": {"name": []}}, "sketch.name must be text in quotes, got []."),
+    ({"model": {"hidden": "wide"}}, "model.hidden must be a list, got 'wide'."),
+    ({"model": {"hidden": [20, 2.5]}}, "model.hidden[1] must be an integer, got [20, 2.5]."),
+]
+
+
+@pytest.mark.parametrize(("tables", "why"), WRONG_TYPES, ids=[why for _, why in WRONG_TYPES])
+def test_wrong_types_are_refused_with_their_place_and_value(tables, why):
+    assert refusal(tables).startswith(why)
+
+
+ITERATIVE = {"name": "iterative"}
+IMPOSSIBLE = [
+    ({"algorithm": {"local_steps": 3, "local_epochs": 2}}, "contradict each other", "Remove one."),
+    ({"algorithm": ITERATIVE, "sketch": {"ratio": 0.1, "size": 5}}, "both say the size", "Remove one."),
+    ({"sketch": {"ratio": 0.1}}, "[sketch] is not used by algorithm 'fedavg'", "remove [sketch]."),
+    ({"codec": {"name": "dense"}, "sketch": {}}, "[sketch] is not used by algorithm 'fedavg'", "remove [sketch]."),
+    ({"algorithm": ITERATIVE, "codec": {"name": "dense"}}, "'iterative' has no use for [codec]", "Remove that table"),
+    ({"algorithm": {"name": "fetchsgd"}, "codec": {}}, "'fetchsgd' has no use for [codec]", "Remove that table"),
+    ({"algorithm": {"name": "iterative", "sketch": {"ratio": 0.1}}}, "write [sketch] as a table of its own", "not inside"),
+    ({"algorithm": {"name": "fetchsgd"}, "sketch": {"name": "srht"}}, "got sketch.name = 'srht'", "Use 'count'."),
+    ({"algorithm": {"name": "fetchsgd"}, "sketch": {"name": "count", "bits": 4}}, "sketch.bits = 4", "Remove it."),
+    ({"algorithm": {"name": "fetchsgd"}, "sketch": {"bits_down": 4}}, "sketch.bits_down = 4 has no effect", "Remove it"),
+    ({"codec": {"name": "sketched"}, "sketch": {"bits_down": 4}}, "sketch.bits_down = 4 has no effect", "Remove it"),
+    ({"codec": {"name": "dense", "level": 3}}, "codec 'dense' has no option", "'level'"),
+    ({"codec": {"name": "sketched", "ratio": 0.1}}, "codec 'sketched' has no option 'ratio'", "[sketch]"),
+    ({"algorithm": ITERATIVE, "sketch": {"bits": 5}}, "got bits = 5", "32, 16, 8, 4, 3, 2 or 1 bits"),
+    ({"algorithm": ITERATIVE, "sketch": {"bits_down": 0}}, "got bits = 0", "32, 16, 8, 4, 3, 2 or 1 bits"),
+    ({"algorithm": ITERATIVE, "sketch": {"ratio": 1.5}}, "got 1.5", "above 0 and at most 1"),
+    ({"algorithm": ITERATIVE, "sketch": {"ratio": float("nan")}}, "got nan", "above 0 and at most 1"),
+    ({"algorithm": ITERATIVE, "sketch": {"size": 0}}, "got 0", "at least 1"),
+    ({"algorithm": {"participation": 0}}, "got 0", "above 0 and at most 1"),
+    ({"algorithm": {"participation": 1.01}}, "got 1.01", "above 0 and at most 1"),
+    ({"algorithm": {"rounds": 0}}, "got 0", "at least 1"),
+    ({"algorithm": {"batch": 0}}, "got 0", "at least 1"),
+    ({"algorithm": {"local_rate": -0.1}}, "got -0.1", "must be a positive number"),
+    ({"algorithm": {"local_rate": float("inf")}}, "got inf", "must be a positive number"),
+    ({"algorithm": {"global_momentum": 1}}, "got 1", "from 0 to below 1"),
+    ({"algorithm": {"weight_decay": -1}}, "got -1", "must not be negative"),
+    ({"data": {"clients": 0}}, "got 0", "at least 1"),
+    ({"data": {"validation": 1.0}}, "got 1.0", "from 0 to below 1"),
+    ({"engine": {"workers": -1}}, "got -1", "must not be negative"),
+    ({"engine": {"evaluate_every": 0}}, "and 0", "at least 1"),
+    ({"engine": {"checkpoint_seconds": -1}}, "got -1", "must not be negative"),
+    ({"engine": {"target_accuracy": 97}}, "got 97", "at most 1"),
+    ({"seed": -1}, "got -1", "from 0 to 2^64 - 1"),
+    ({"seed": 2**64}, "got 18446744073709551616", "from 0 to 2^64 - 1"),
+]
+
+
+@pytest.mark.parametrize(("tables", "given", "remedy"), IMPOSSIBLE, ids=[str(tables) for tables, _, _ in IMPOSSIBLE])
+def test_what_cannot_work_is_refused_with_what_to_change(tables, given, remedy):
+    said = refusal(tables)
+    assert given in said
+    assert remedy in said
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a\\b", "../up", "c:", "what?", "new\nline", "bell\a"])
+def test_a_name_that_is_no_folder_is_refused(name):
+    assert "name becomes a folder" in refusal({"name": name})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[algorithm\nname = 1", "is not valid TOML: "),
+        ("seed = 1\nseed = 2", "is not valid TOML: "),
+        (b"\xff\xfe", "is not valid TOML: "),
+    ],
+)
+def test_a_file_that_is_no_toml_is_refused_with_its_line(tmp_path, text, why):
+    (tmp_path / "bad.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    said = refusal(tmp_path / "bad.toml")
+    assert said.startswith(f"{tmp_path / 'bad.toml'} {why}")
+    assert "Mend that line." in said
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    assert refusal(tmp_path / "no.toml").endswith("No such file or directory. Check the path.")
+    assert refusal(tmp_path).endswith("Is a directory. Check the path.")
+
+
+# --- changes from the command line
+
+
+def test_changes_are_toml_values_or_bare_words():
+    changes = [
+        *("algorithm.name=iterative", "algorithm.rounds=20", "algorithm.local_rate = 0.5", "sketch.bits=4"),
+        *("data.name='digits'", 'data.partition="dirichlet"', "data.concentration=1e-1", "model.hidden=[20, 30]", "name=a b"),
+        *("engine.workers=0x2", "seed=1_000"),
+    ]
+    config = load_config({}, changes)
+    assert (config.algorithm.name, config.algorithm.rounds, config.algorithm.local_rate) == ("iterative", 20, 0.5)
+    assert config.algorithm.sketch.bits == 4
+    assert (config.data.name, config.data.partition, config.data.options) == ("digits", "dirichlet", {"concentration": 0.1})
+    assert config.model.options == {"hidden": [20, 30]}
+    assert (config.name, config.engine.workers, config.seed) == ("a b", 2, 1000)
+    assert load_config({}, ["algorithm.error_feedback=true"]).algorithm.error_feedback is True
+
+
+def test_changes_come_after_the_file_and_after_each_other(tmp_path):
+    (tmp_path / "full.toml").write_text(FULL)
+    config = load_config(tmp_path / "full.toml", ["algorithm.rounds=5", "algorithm.rounds=6"])
+    assert (config.algorithm.rounds, config.algorithm.batch) == (6, 10)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("rounds", "--set takes TABLE.KEY=VALUE, got 'rounds'. Write --set algorithm.rounds=20."),
+        ("=5", "--set takes TABLE.KEY=VALUE, got '=5'"),
+        ("algorithm..rounds=5", "--set takes TABLE.KEY=VALUE"),
+        ("seed.more=5", "'seed' is not a table"),
+        ("algorithm=5", "[algorithm] must be a table, got algorithm = 5."),
+        ("algorithm.rounds=many", "algorithm.rounds must be an integer, got 'many'."),
+        ("algorithm.rounds=", "algorithm.rounds must be an integer, got ''."),
+        ("algorithm.rouns=5", "Did you mean 'rounds'?"),
+        ("rounds=5", "there is no table or key named 'rounds'"),
+        ("model.hidden=[20, wide]", "model.hidden must be a list, got '[20, wide]'."),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused(change, why):
+    assert why in refusal({"seed": 3}, change)
+
+
+# --- somebody's own data and models
+
+
+def test_own_functions_are_named_with_their_options(own_parts):
+    config = load_config(
+        {
+            "data": {"name": "own_parts:data", "partition": "dirichlet", "scale": 2, "minimum": 4},
+            "model": {"name": "own_parts:model", "width": 9},
+        }
+    )
+    assert config.data.split_options() == ({"scale": 2}, {"minimum": 4})
+    complete = config.completed(dim=100, clients=3)
+    assert complete.data.options == {"size": 3, "kind": "round", "scale": 2, "concentration": 0.5, "minimum": 4}
+    assert complete.model.options == {"width": 9, "depth": 2}
+    assert load_config(complete.to_tables()) == complete
+
+
+def test_own_functions_that_take_anything_are_given_anything(own_parts):
+    config = load_config(
+        {
+            "data": {"name": "own_parts:any_data", "partition": "shards", "shards": 3, "colour": "red"},
+            "model": {"name": "own_parts:any_model", "width": 9},
+        }
+    )
+    assert config.data.split_options() == ({"colour": "red"}, {"shards": 3})
+    assert config.completed(dim=100, clients=3).model.options == {"width": 9}
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ({"data": {"name": "own_parts:data", "scael": 2}}, "there is no key in [data] named 'scael'. Did you mean 'scale'?"),
+        ({"model": {"name": "own_parts:model", "wdith": 2}}, "there is no key in [model] named 'wdith'. Did you mean 'width'?"),
+        ({"model": {"name": "own_parts:model", "outputs": 2}}, "there is no key in [model] named 'outputs'"),
+        ({"data": {"name": "own_parts:nothing"}}, "module 'own_parts' has no 'nothing'"),
+        ({"model": {"name": "own_part:model"}}, "there is no module 'own_part'"),
+        ({"data": {"name": "own_parts.py:data"}}, "there is no module 'own_parts.py'"),
+        ({"model": {"name": "own parts:model"}}, "write 'package.module:function'"),
+    ],
+)
+def test_own_functions_that_do_not_fit_are_refused(own_parts, tables, why):
+    assert why in refusal(tables)
+
+
+def test_labels_say_what_is_sent():
+    def label(**tables):
+        return load_config(tables).label
+
+    assert label() == "fedavg"
+    assert label(codec={"name": "sketched"}, sketch={"ratio": 0.01}) == "fedavg srht 1/100"
+    assert label(algorithm={"name": "iterative", "form": "projection"}) == "iterative srht 1/10 projection"
+    assert label(algorithm={"name": "iterative"}, sketch={"bits": 4, "bits_down": 8}) == "iterative srht 1/10 4/8 bits"
+    assert label(algorithm={"name": "fetchsgd"}, sketch={"size": 5_000}) == "fetchsgd count 5,000"

@@ -40,3 +40,13 @@ def save(chart: Any, path: Path) -> Path:
 @alt.theme.register("sketchfed", enable=False)
 def _theme() -> alt.theme.ThemeConfig:
     return alt.theme.ThemeConfig(config=_THEME)  # type: ignore[typeddict-item]
+
+
+def page_spec(chart: Any) -> dict[str, Any]:
+    """A chart in the common look for a page that has a background of its own; it refers to no address."""
+    with alt.theme.enable("sketchfed"):
+        spec: dict[str, Any] = chart.to_dict()
+    del spec["$schema"]
+    spec["config"] |= {"background": "transparent", "padding": 4, "font": "system-ui, Helvetica, Arial, sans-serif"}
+    spec["config"]["axis"] = spec["config"]["axis"] | {"labelFontSize": 11, "titleFontSize": 12}
+    return spec

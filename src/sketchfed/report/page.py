@@ -1,0 +1,96 @@
+"""A report: one file that needs nothing else, with charts, tables and everything needed to run again."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+
+from sketchfed import __version__
+from sketchfed.report import sections
+from sketchfed.report.curves import chart_data, styles
+from sketchfed.report.files import write_whole
+from sketchfed.report.groups import Group
+from sketchfed.report.pictures import pictures
+from sketchfed.report.records import RunRecord
+from sketchfed.report.tables import compare
+
+_HERE = Path(__file__).parent
+
+
+def write_report(records: Sequence[RunRecord], path: Path) -> Path:
+    """Write the report on these runs as one HTML file that works offline; equal runs give equal files."""
+    return write_whole(path, _page(records))
+
+
+def _page(records: Sequence[RunRecord]) -> str:
+    comparison = compare(records)
+    groups, looks = comparison.groups, styles(comparison.groups)
+    drawn = pictures(groups, looks)
+    title = escape(_title(records, groups))
+    body = [
+        f"<h1>{title}</h1>",
+        f'<p class="setting">{escape(comparison.setting)}</p>',
+        sections.headline(groups),
+        sections.charts(groups, looks, drawn),
+        sections.comparison(comparison, looks),
+        sections.targets(groups, looks),
+        sections.latex(records),
+        sections.runs(records),
+    ]
+    scripts = [_vega(), (_HERE / "page.js").read_text(encoding="utf-8")] if drawn else []
+    data = {"points": chart_data(groups, looks), "charts": [{"name": each.name, "spec": each.spec} for each in drawn]}
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="sketchfed {__version__}">
+<title>{title}</title>
+<style>
+{(_HERE / "page.css").read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<main>
+{chr(10).join(filter(None, body))}
+</main>
+<footer>{sections.written_by()}</footer>
+{"".join(_data(name, value) for name, value in data.items())}
+{chr(10).join(f"<script>{script}</script>" for script in scripts)}
+</body>
+</html>
+"""
+
+
+def _title(records: Sequence[RunRecord], groups: Sequence[Group]) -> str:
+    if len(records) == 1:
+        return records[0].summary.name
+    data = {record.summary.data for record in records}
+    return (groups[0].label if len(groups) == 1 else f"{len(records)} runs") + (f" on {data.pop()}" if len(data) == 1 else "")
+
+
+@cache
+def _vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed in one script, without the hosts of their editor and their schemas."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    return re.sub(r"https://[\w.]+(?=/)", "", bundle).replace("</script", r"<\/script")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Only these scripts run, and nothing is fetched. Vega compiles its expressions, which counts as eval."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    return f"default-src 'none'; script-src 'unsafe-eval' {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _data(name: str, value: object) -> str:
+    """JSON for the page's script, written so that no text in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    safe = text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+    return f'<script type="application/json" id="{name}">{safe}</script>\n'

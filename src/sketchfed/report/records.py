@@ -1,0 +1,242 @@
+"""What a run left in its folder, read back and checked: nothing in a file is taken on trust."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sketchfed.errors import InputError
+from sketchfed.report.checks import (
+    REMEDY,
+    flag,
+    is_printable,
+    json_object,
+    number,
+    number_or_null,
+    printable,
+    refusal,
+    shown,
+    whole,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What the report takes from a line of metrics.jsonl.
+
+    Bytes, ε and seconds are totals since the start; None is what was not measured.
+    """
+
+    round: int
+    loss: float | None
+    accuracy: float | None
+    participants: int
+    uplink_bytes: int
+    downlink_bytes: int
+    epsilon: float | None
+    seconds: float
+
+    @property
+    def total_bytes(self) -> int:
+        """Both directions, all clients."""
+        return self.uplink_bytes + self.downlink_bytes
+
+    @property
+    def evaluated(self) -> bool:
+        """Was the model of this round tried on held-out data?"""
+        return self.loss is not None or self.accuracy is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A run's summary.json. `versions` are those of the software that ran, where the run recorded them."""
+
+    name: str
+    label: str
+    model: str
+    dim: int
+    clients: int
+    data: str
+    finished: bool
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A run as its folder tells it: its exact configuration, a line a round, and what it was called."""
+
+    folder: Path
+    config_text: str
+    config: Mapping[str, Any]
+    metrics: tuple[Round, ...]
+    summary: Summary
+
+    @property
+    def seed(self) -> object:
+        return self.config.get("seed")
+
+    @property
+    def rounds(self) -> int:
+        """The last round; 0 for a run that has not finished one."""
+        return self.metrics[-1].round if self.metrics else 0
+
+    @property
+    def uplink_bytes(self) -> int:
+        return self.metrics[-1].uplink_bytes if self.metrics else 0
+
+    @property
+    def downlink_bytes(self) -> int:
+        return self.metrics[-1].downlink_bytes if self.metrics else 0
+
+    @property
+    def seconds(self) -> float:
+        return self.metrics[-1].seconds if self.metrics else 0.0
+
+    @property
+    def epsilon(self) -> float | None:
+        """Privacy spent so far, or None if the run claims none."""
+        return self.metrics[-1].epsilon if self.metrics else None
+
+    @cached_property
+    def participations(self) -> int:
+        """How often a client took part: the participants of all rounds, summed."""
+        return sum(line.participants for line in self.metrics)
+
+    @property
+    def final_accuracy(self) -> float | None:
+        """Accuracy when it was last evaluated, or None if it never was."""
+        return next((line.accuracy for line in reversed(self.metrics) if line.accuracy is not None), None)
+
+    @property
+    def best_accuracy(self) -> float | None:
+        return max((line.accuracy for line in self.metrics if line.accuracy is not None), default=None)
+
+    @property
+    def final_loss(self) -> float | None:
+        """Held-out loss when it was last evaluated, or None if it never was."""
+        return next((line.loss for line in reversed(self.metrics) if line.loss is not None), None)
+
+    @property
+    def best_loss(self) -> float | None:
+        return min((line.loss for line in self.metrics if line.loss is not None), default=None)
+
+    def first_at_accuracy(self, target: float) -> Round | None:
+        """The first evaluated round at or above the target; its `total_bytes` are the bytes by then."""
+        return next((line for line in self.metrics if line.accuracy is not None and line.accuracy >= target), None)
+
+    def first_at_loss(self, target: float) -> Round | None:
+        """The first evaluated round whose held-out loss is at or below the target."""
+        return next((line for line in self.metrics if line.loss is not None and line.loss <= target), None)
+
+
+def read(folder: Path) -> RunRecord:
+    """Read a run's folder. A last line of metrics that a crash cut short is ignored; anything else amiss is refused."""
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}. Give one that `sketchfed run` wrote, such as runs/digits.")
+    config_text = _text(folder / "config.toml")
+    try:
+        config = tomllib.loads(config_text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{folder / 'config.toml'} is not TOML: {error}. {REMEDY}") from None
+    return RunRecord(
+        folder=folder,
+        config_text=config_text,
+        config=config,
+        metrics=_metrics(folder / "metrics.jsonl"),
+        summary=_summary(folder / "summary.json"),
+    )
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise InputError(
+            f"{file} is missing, so {file.parent} is not the folder of a run. "
+            "Give one that `sketchfed run` wrote, such as runs/digits."
+        ) from None
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}. Make it a readable file. {REMEDY}") from None
+
+
+def _text(file: Path) -> str:
+    try:
+        return _bytes(file).decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text: byte {error.start} is none of it. {REMEDY}") from None
+
+
+def _summary(file: Path) -> Summary:
+    where = str(file)
+    values = json_object(_text(file), where)
+    versions = values.get("versions", {})
+    if not isinstance(versions, dict) or not all(map(is_printable, versions)):
+        raise refusal(where, "versions", versions, "a table of names and versions")
+    return Summary(
+        name=printable(values, "name", where),
+        label=printable(values, "label", where),
+        model=printable(values, "model", where),
+        dim=whole(values, "dim", where, least=1),
+        clients=whole(values, "clients", where, least=1),
+        data=printable(values, "data", where),
+        finished=flag(values, "finished", where),
+        versions={key: printable(versions, key, where) for key in versions},
+    )
+
+
+def _metrics(file: Path) -> tuple[Round, ...]:
+    *lines, last = _bytes(file).split(b"\n")
+    rounds: list[Round] = []
+    for place, line in enumerate(lines, start=1):
+        _append(rounds, line, f"{file}, line {place}")
+    if last:  # no line break after it: whole if it is an object, else what a crash left of one
+        try:
+            complete = isinstance(json.loads(last), dict)
+        except (ValueError, RecursionError):
+            complete = False
+        if complete:
+            _append(rounds, last, f"{file}, line {len(lines) + 1}")
+    return tuple(rounds)
+
+
+def _append(rounds: list[Round], line: bytes, where: str) -> None:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{where}: not UTF-8 text. {REMEDY}") from None
+    values = json_object(text, where)
+    this = Round(
+        round=whole(values, "round", where, least=1),
+        loss=number_or_null(values, "loss", where),
+        accuracy=number_or_null(values, "accuracy", where, least=0.0, most=1.0),
+        participants=whole(values, "participants", where),
+        uplink_bytes=whole(values, "uplink_bytes", where),
+        downlink_bytes=whole(values, "downlink_bytes", where),
+        epsilon=number_or_null(values, "epsilon", where, least=0.0),
+        seconds=number(values, "seconds", where, least=0.0),
+    )
+    if rounds:
+        _check_follows(this, rounds[-1], where)
+    rounds.append(this)
+
+
+def _check_follows(this: Round, before: Round, where: str) -> None:
+    """Rounds count up and totals never fall: a file that says otherwise is two runs in one, or damaged."""
+    if this.round <= before.round:
+        raise InputError(f"{where}: round {this.round} comes after round {before.round}; rounds count up. {REMEDY}")
+    for total in ("uplink_bytes", "downlink_bytes"):
+        now, then = getattr(this, total), getattr(before, total)
+        if now < then:
+            raise InputError(f"{where}: '{total}' falls from {then} to {now}, but it is a total since the start. {REMEDY}")
+    if (this.epsilon is None) != (before.epsilon is None):
+        raise InputError(
+            f"{where}: 'epsilon' is {shown(this.epsilon)} after {shown(before.epsilon)}; "
+            f"a run accounts for privacy in every round or in none. {REMEDY}"
+        )
+    if this.epsilon is not None and before.epsilon is not None and this.epsilon < before.epsilon:
+        raise InputError(
+            f"{where}: 'epsilon' falls from {before.epsilon} to {this.epsilon}; spent privacy stays spent. {REMEDY}"
+        )

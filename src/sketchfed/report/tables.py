@@ -1,0 +1,190 @@
+"""The comparison of runs, a row each: for a terminal, for a paper and for a page."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from sketchfed.errors import InputError
+from sketchfed.report.files import write_whole
+from sketchfed.report.groups import Group, Spread, group_seeds
+from sketchfed.report.latex import booktabs
+from sketchfed.report.records import RunRecord
+from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_seconds
+
+NOTHING = "—"
+_WIDE = 110
+_ONLY_WHEN_WIDE = ("best", "up/client", "down/client")
+BYTES_MEASURED = "Bytes were counted at the serializer, headers included; both directions; total over all clients."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value, and in smaller type what qualifies it."""
+
+    text: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.detail})" if self.detail else self.text
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, what it means, and how a group's cell is made; None is an empty cell."""
+
+    heading: str
+    meaning: str
+    cell: Callable[[Group], Cell | None]
+    numeric: bool = True
+    phrase: str = "{}"  # how the cell reads outside of its column
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs beside each other, and what all of them share: that is said once, in `setting`."""
+
+    groups: Sequence[Group]
+    columns: Sequence[Column]
+    setting: str
+
+    def cells(self) -> list[list[Cell]]:
+        return [[column.cell(group) or Cell(NOTHING) for column in self.columns] for group in self.groups]
+
+
+def compare(records: Sequence[RunRecord]) -> Comparison:
+    """The rows and columns that these runs call for: ε only where a run claims one, loss where accuracy is missing."""
+    if not records:
+        raise InputError("there are no runs to report on. Give at least one folder that `sketchfed run` wrote.")
+    groups = group_seeds(records)
+    shared = [column for column in _SETTINGS if len({str(column.cell(group)) for group in groups}) == 1]
+    apart = [column for column in _SETTINGS if column not in shared]
+    results = [column for column in _RESULTS if any(column.cell(group) for group in groups)]
+    if all(group.spread(lambda record: record.final_accuracy) for group in groups if any(point.loss for point in group.points)):
+        results = [column for column in results if "loss" not in column.heading]
+    setting = " · ".join(column.phrase.format(column.cell(groups[0])) for column in shared)
+    return Comparison(groups, [_LABEL, *apart, *results], setting)
+
+
+def terminal_table(records: Sequence[RunRecord], *, width: int = 80) -> Table:
+    """For the end of `sketchfed run`, with the columns that fit; texts from files are shown as they are, without markup."""
+    comparison = compare(records)
+    table = Table(box=SIMPLE_HEAD, title=Text(comparison.setting), title_justify="left")
+    left_out = _ONLY_WHEN_WIDE if width < _WIDE else ()
+    shown = [place for place, column in enumerate(comparison.columns) if column.heading not in left_out]
+    for place in shown:
+        column = comparison.columns[place]
+        table.add_column(column.heading, justify="right" if column.numeric else "left", no_wrap=column.numeric)
+    for cells in comparison.cells():
+        table.add_row(*(Text("\n".join(filter(None, (cells[place].text, cells[place].detail)))) for place in shown))
+    return table
+
+
+def latex_table(records: Sequence[RunRecord]) -> str:
+    """A booktabs table to paste into a paper, with its caption in a comment."""
+    comparison = compare(records)
+    caption = f"{comparison.setting}. {BYTES_MEASURED}"
+    if any(len(group.records) > 1 for group in comparison.groups):
+        caption += " Of several seeds: mean, and least to most in parentheses."
+    return booktabs(
+        headings=[column.heading for column in comparison.columns],
+        rows=[[str(cell) for cell in cells] for cells in comparison.cells()],
+        alignment="".join("r" if column.numeric else "l" for column in comparison.columns),
+        caption=caption,
+    )
+
+
+def write_latex(records: Sequence[RunRecord], path: Path) -> Path:
+    """Write `latex_table` to a file, such as a run's table.tex."""
+    return write_whole(path, latex_table(records))
+
+
+def html_table(comparison: Comparison, marks: Sequence[str] | None = None) -> str:
+    """The table for a page, all texts escaped; `marks` is HTML to put before the labels."""
+    head = "".join(
+        f'<th scope="col"{_numeric(column)} title="{escape(column.meaning)}">{escape(column.heading)}</th>'
+        for column in comparison.columns
+    )
+    body = ""
+    for row, cells in enumerate(comparison.cells()):
+        label, *others = zip(comparison.columns, cells, strict=True)
+        body += f'<tr><th scope="row">{marks[row] if marks else ""}{_html(label[1])}</th>'
+        body += "".join(f"<td{_numeric(column)}>{_html(cell)}</td>" for column, cell in others) + "</tr>\n"
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
+
+
+def _numeric(column: Column) -> str:
+    return ' class="number"' if column.numeric else ""
+
+
+def _html(cell: Cell) -> str:
+    return escape(cell.text) + (f" <small>{escape(cell.detail)}</small>" if cell.detail else "")
+
+
+def _ranged(group: Group, of: Callable[[RunRecord], float | None], shown: Callable[[float], str]) -> Cell | None:
+    """The mean over a group, and its range if the runs differ in what is shown."""
+    spread = group.spread(of)
+    if spread is None:
+        return None
+    low, high = shown(spread.low), shown(spread.high)
+    return Cell(shown(spread.mean), f"{low}–{high}" if low != high else "")
+
+
+def _mean(spread: Spread | None, shown: Callable[[float], str]) -> Cell | None:
+    return Cell(shown(spread.mean)) if spread else None
+
+
+def _moved(of: Callable[[RunRecord], int]) -> Callable[[Group], Cell | None]:
+    """Bytes of a whole run."""
+    return lambda group: _mean(group.spread(lambda record: of(record) if record.metrics else None), shown_bytes)
+
+
+def _each(of: Callable[[RunRecord], int]) -> Callable[[Group], Cell | None]:
+    """Bytes of one client in one round, on average: all bytes over how often a client took part."""
+    return lambda group: _mean(
+        group.spread(lambda record: of(record) / record.participations if record.participations else None), shown_bytes
+    )
+
+
+def _epsilon(group: Group) -> Cell | None:
+    """The most that any run spent."""
+    spread = group.spread(lambda record: record.epsilon)
+    return Cell(shown_epsilon(spread.high)) if spread else None
+
+
+_LABEL = Column("run", "What was run", lambda group: Cell(group.label, group.note), numeric=False)
+_SETTINGS = (
+    Column("data", "Data set", lambda group: Cell(group.first.summary.data), numeric=False),
+    Column(
+        "model",
+        "Model and number of parameters",
+        lambda group: Cell(group.first.summary.model, f"{group.first.summary.dim:,} parameters"),
+        numeric=False,
+    ),
+    Column("clients", "Number of clients", lambda group: Cell(f"{group.first.summary.clients:,}"), phrase="{} clients"),
+)
+_RESULTS = (
+    Column(
+        "accuracy", "When last evaluated", lambda group: _ranged(group, lambda record: record.final_accuracy, shown_accuracy)
+    ),
+    Column("best", "Best accuracy", lambda group: _ranged(group, lambda record: record.best_accuracy, shown_accuracy)),
+    Column(
+        "loss", "Held-out loss when last evaluated", lambda group: _ranged(group, lambda record: record.final_loss, shown_loss)
+    ),
+    Column("least loss", "Best held-out loss", lambda group: _ranged(group, lambda record: record.best_loss, shown_loss)),
+    Column("rounds", "Last round", lambda group: _ranged(group, lambda record: record.rounds, "{:,.0f}".format)),
+    Column("up", "From all clients to the server, in all", _moved(lambda record: record.uplink_bytes)),
+    Column("down", "From the server to all clients, in all", _moved(lambda record: record.downlink_bytes)),
+    Column("up/client", "Up, for one client that takes part in one round", _each(lambda record: record.uplink_bytes)),
+    Column("down/client", "Down, for one client that takes part in one round", _each(lambda record: record.downlink_bytes)),
+    Column("ε", "Privacy spent, rounded up", _epsilon),
+    Column(
+        "time",
+        "Since the start",
+        lambda group: _mean(group.spread(lambda record: record.seconds if record.metrics else None), shown_seconds),
+    ),
+)

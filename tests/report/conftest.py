@@ -1,0 +1,46 @@
+import json
+from pathlib import Path
+
+import pytest
+
+
+def metrics(rounds=5, *, up=1_000, down=3_000, accuracy=lambda n: 1 - 0.5**n, loss=lambda n: 0.5**n, epsilon=lambda n: None):
+    """Lines of metrics.jsonl: four participants a round, each sending `up` and receiving `down` bytes, two seconds a round."""
+    return [
+        {
+            "round": n,
+            "loss": loss(n),
+            "accuracy": accuracy(n),
+            "participants": 4,
+            "uplink_bytes": 4 * up * n,
+            "downlink_bytes": 4 * down * n,
+            "epsilon": epsilon(n),
+            "seconds": 2.0 * n,
+        }
+        for n in range(1, rounds + 1)
+    ]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Write a run's folder: `run("a", label="fedavg", config="rate = 1", rounds=3, up=100)`."""
+
+    def write(name: str, *, config: str = "", seed: int = 0, lines=None, summary=None, **shape) -> Path:
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.toml").write_text(f'name = "{name}"\nseed = {seed}\n{config}\n')
+        lines = metrics(**shape) if lines is None else lines
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        told = {
+            "name": name,
+            "label": name,
+            "model": "mlp 64-10",
+            "dim": 650,
+            "clients": 20,
+            "data": "digits",
+            "finished": True,
+        }
+        (folder / "summary.json").write_text(json.dumps(told | (summary or {})))
+        return folder
+
+    return write

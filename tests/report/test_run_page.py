@@ -1,0 +1,263 @@
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import vl_convert
+
+import sketchfed.report
+from sketchfed.report.curves import MOST_STYLED, chart_data, styles, thinned
+from sketchfed.report.groups import group_seeds
+from sketchfed.report.page import write_report
+from sketchfed.report.records import read
+
+NASTY = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'&amp;"""
+EMPTY_ELEMENTS = {"meta", "input", "img", "br", "line"}
+
+
+class Page(HTMLParser):
+    """A written page, taken apart; fails on elements that are not closed in order."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self.data: dict[str, object] = {}
+        self.feed(self.source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in EMPTY_ELEMENTS:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.open[-1:] != ["script"]:
+            self.texts.append(text)
+        elif "id" in (last := self.tags[-1][1]):
+            assert "<" not in text
+            self.data[last["id"]] = json.loads(text)
+        else:
+            self.scripts.append(text)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def spec(self, name: str) -> dict:
+        """A chart of the page with its data, as the page's script puts it together."""
+        (spec,) = (chart["spec"] for chart in self.data["charts"] if chart["name"] == name)
+        return spec | {"datasets": {"points": self.data["points"]}, "width": 400}
+
+
+@pytest.fixture
+def page(tmp_path):
+    return lambda *folders: Page(write_report([read(folder) for folder in folders], tmp_path / "report.html"))
+
+
+def drawn_lines(spec: dict) -> int:
+    svg = vl_convert.vegalite_to_svg(spec)
+    (lines,) = re.findall(r'<g class="mark-group role-scope layer_\d+_pathgroup".*?(?=<g class="mark-symbol)', svg, re.DOTALL)[
+        -1:
+    ]
+    return lines.count('class="mark-line')
+
+
+def test_a_page_fetches_nothing_and_holds_its_scripts(run, page):
+    made = page(run("a"), run("b", config="x = 1"))
+    addresses = set(re.findall(r"https?://[^\s\"'`)]+", made.source))
+    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink", "http://www.w3.org/2000/xmlns/"}
+    assert not [tag for tag, attributes in made.tags if {"src", "href", "srcset", "action"} & set(attributes)]
+    assert not {tag for tag, _ in made.tags} & {"link", "iframe", "object", "embed", "base", "form"}
+    assert not re.search(r"@import|url\(", made.source.partition("</style>")[0])
+    assert "window.vegaEmbed" in made.scripts[0]
+
+
+def test_only_the_scripts_of_the_page_may_run_and_nothing_may_be_fetched(run, page):
+    made = page(run("a"))
+    (policy,) = (given["content"] for tag, given in made.tags if given.get("http-equiv") == "Content-Security-Policy")
+    allowed = set(re.findall(r"'sha256-([^']+)'", policy))
+    assert allowed == {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in made.scripts}
+    assert "default-src 'none'" in policy
+    assert "connect-src" not in policy
+    assert "script-src 'unsafe-inline'" not in policy
+
+
+def test_texts_from_files_never_become_markup(run, page):
+    plain, summary = page(run("a")), dict.fromkeys(("name", "label", "model", "data"), NASTY) | {"versions": {NASTY: NASTY}}
+    folder = run("b", summary=summary, config="[x]")
+    (folder / "config.toml").write_text(f"seed = 1\n# {NASTY}\n")
+    made = page(folder)
+    assert [tag for tag, _ in made.tags if tag not in ("p", "small")] == [
+        tag for tag, _ in plain.tags if tag not in ("p", "small")
+    ]
+    assert not [name for _, attributes in made.tags for name in attributes if name.startswith("on")]
+    assert made.text.count(NASTY) >= 6
+    assert {point["run"] for point in made.data["points"]} == {NASTY}
+
+
+def test_the_main_picture_comes_first_and_draws_a_line_a_run(run, page):
+    made = page(run("a"), run("b", config="x = 1"), run("c", config="x = 2", accuracy=lambda n: None))
+    assert [chart["name"] for chart in made.data["charts"]] == [
+        "accuracy-against-bytes",
+        "accuracy-against-rounds",
+        "loss-against-rounds",
+    ]
+    assert drawn_lines(made.spec("accuracy-against-bytes")) == 2
+    assert drawn_lines(made.spec("loss-against-rounds")) == 3
+    assert "Without accuracy, so not drawn here: c." in made.text
+
+
+@pytest.mark.parametrize(("direction", "labels"), [("uplink", "4 kB"), ("downlink", "40 MB"), ("both", "40 MB")])
+def test_the_main_picture_shows_either_direction_or_both(run, page, direction, labels):
+    spec = page(run("a", up=1_000, down=10_000_000)).spec("accuracy-against-bytes")
+    (choice,) = (param for param in spec["params"] if param["name"] == "direction")
+    assert choice["value"] == "both"
+    choice["value"] = direction
+    shown = re.findall(r">([\d.]+ [kMG]?B)<", vl_convert.vegalite_to_svg(spec))
+    assert labels in shown
+
+
+def test_the_page_offers_each_direction_and_a_close_up(run, page):
+    inputs = [given for tag, given in page(run("a")).tags if tag == "input"]
+    assert [given.get("value") for given in inputs if given["data-signal"] == "direction"] == ["both", "uplink", "downlink"]
+    assert [given["type"] for given in inputs if given["data-signal"] == "closeup"] == ["checkbox"]
+
+
+def test_privacy_is_drawn_and_told_only_if_a_run_claims_it(run, page):
+    plain, private = run("a"), run("b", config="x = 1", epsilon=lambda n: n / 10)
+    assert "ε" not in page(plain).text
+    made = page(plain, private)
+    assert drawn_lines(made.spec("epsilon-against-rounds")) == 1
+
+
+def test_seeds_are_one_line_with_a_band_from_least_to_most(run, page):
+    made = page(*(run(f"r{n}", seed=n, accuracy=lambda _, n=n: n / 10, summary={"label": "l"}) for n in (5, 7, 9)))
+    assert len(made.data["points"]) == 5
+    for point in made.data["points"]:
+        assert (point["key"], point["accuracy_low"], point["accuracy_high"]) == ("g0", 0.5, 0.9)
+        assert point["accuracy"] == pytest.approx(0.7)
+    spec = made.spec("accuracy-against-bytes")
+    assert drawn_lines(spec) == 1
+    assert 'class="mark-area' in vl_convert.vegalite_to_svg(spec)
+    assert "3 seeds" in made.text
+    assert "Bands go from the least to the most" in made.text
+
+
+def test_runs_without_accuracy_are_drawn_by_loss(run, page):
+    made = page(*(run(f"r{n}", config=f"x = {n}", accuracy=lambda _: None) for n in range(2)))
+    assert [chart["name"] for chart in made.data["charts"]] == ["loss-against-bytes", "loss-against-rounds"]
+    assert drawn_lines(made.spec("loss-against-bytes")) == 2
+    assert "loss 0.05" in made.text
+    assert "accuracy" not in made.text
+
+
+def test_losses_below_zero_are_drawn_too(run, page):
+    made = page(run("a", accuracy=lambda _: None, loss=lambda n: 1.0 - n))
+    assert drawn_lines(made.spec("loss-against-bytes")) == 1
+
+
+def test_a_run_that_has_not_finished_a_round_is_a_page_without_charts(run, page):
+    made = page(run("a", lines=[], summary={"finished": False}))
+    assert "There is nothing to draw yet" in made.text
+    assert made.scripts == []
+    assert "unfinished after round 0" in made.text
+
+
+def test_a_single_evaluation_is_a_dot(run, page):
+    made = page(run("a", rounds=1), run("b", config="x = 1"))
+    assert [point["dot"] for point in made.data["points"] if point["run"] == "a"] == [True]
+
+
+def test_bytes_to_reach_targets_say_round_and_direction_and_the_headline_compares(run, page):
+    text = page(run("thrifty", up=10, down=30), run("lavish", config="x = 1", up=1_000, down=3_000)).text
+    assert re.search(r"To reach accuracy 0\.\d+, thrifty sent \d+ B in both\s+directions together and lavish", text)
+    assert "100 times as much" in text
+    assert "↑ 20.0 kB ↓ 60.0 kB" in text
+    assert "round 5" in text
+
+
+def test_everything_needed_to_run_again_is_there(run, page):
+    text = page(run("a b", config="[algorithm]\nrate = 0.125", summary={"versions": {"torch": "9.8.7"}})).text
+    assert "rate = 0.125" in text
+    assert "sketchfed run 'runs/a b/config.toml'" in text
+    assert "It ran on torch 9.8.7." in text
+    assert re.search(r"Written by sketchfed \S+, Python 3\.\S+, torch \S+, numpy \S+", text)
+    assert "counted at the serializer, headers included; both directions; total over all clients" in text
+    assert r"\begin{tabular}" in text
+
+
+def test_where_the_run_lies_on_this_machine_is_not_told(run, page, tmp_path):
+    assert str(tmp_path) not in page(run("a")).source
+
+
+def test_a_mean_that_ends_early_says_why(run, page):
+    assert "A mean ends where the first of its seeds does." in page(run("a", seed=1, rounds=3), run("b", seed=2)).text
+
+
+def test_equal_runs_give_equal_files(run, page):
+    folders = run("a"), run("b", config="x = 1")
+    assert page(*folders).source == page(*folders).source
+
+
+def test_a_page_can_be_read_without_seeing_it(run, page):
+    made = page(run("a"), run("b", config="x = 1"))
+    assert ("html", {"lang": "en"}) in made.tags
+    assert [tag for tag, _ in made.tags if tag in ("h1", "h2", "h3")] == ["h1", "h2", "h3", "h3", "h2", "h2", "h2", "h2"]
+    assert all("description" in chart["spec"] for chart in made.data["charts"])
+    assert all(given["aria-pressed"] == "false" for tag, given in made.tags if tag == "button" and "data-key" in given)
+    assert all("aria-labelledby" in given for _, given in made.tags if given.get("role") == "region")
+    assert any(given.get("name") == "viewport" for tag, given in made.tags if tag == "meta")
+
+
+def test_of_many_runs_the_most_notable_are_coloured_and_the_legend_folds_the_others(run, page):
+    folders = [run(f"r{n}", config=f"x = {n}", accuracy=lambda _, n=n: 0.8 - n / 200, up=1_000 + n) for n in range(60)]
+    made = page(*folders)
+    groups = group_seeds([read(folder) for folder in folders])
+    notable = [group.label for group, style in zip(groups, styles(groups), strict=True) if style.notable]
+    assert notable == [f"r{n}" for n in range(7)]
+    assert "53 more, in grey" in made.text
+    assert sum(tag == "button" and "data-key" in given for tag, given in made.tags) == 60
+    assert [point["notable"] for point in made.data["points"]] == [False] * 53 * 5 + [True] * 7 * 5  # coloured ones above
+
+
+def test_a_run_that_is_best_for_its_bytes_is_notable_however_bad(run):
+    cheap = [run("cheap", accuracy=lambda _: 0.2, up=1, down=1)]
+    groups = group_seeds([read(folder) for folder in cheap + [run(f"r{n}", config=f"x = {n}") for n in range(MOST_STYLED)]])
+    assert styles(groups)[0].notable
+
+
+def test_up_to_sixteen_runs_look_different_from_each_other(run):
+    groups = group_seeds([read(run(f"r{n}", config=f"x = {n}")) for n in range(MOST_STYLED)])
+    assert len({(style.colour, tuple(style.dash)) for style in styles(groups)}) == MOST_STYLED == 16
+
+
+def test_long_runs_are_thinned_but_keep_first_and_last(run):
+    groups = group_seeds([read(run("a", rounds=5_000, accuracy=lambda n: n / 5_000))])
+    kept = [point["round"] for point in chart_data(groups, styles(groups))]
+    assert len(kept) <= 300
+    assert kept == sorted(set(kept))
+    assert (kept[0], kept[-1]) == (1, 5_000)
+    assert {2, 3, 4, 5} <= set(kept)  # the logarithmic axis shows them well apart
+    assert len(thinned(groups[0].points, 25)) <= 25
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_script_of_the_page_is_javascript():
+    script = Path(sketchfed.report.__file__).with_name("page.js")
+    subprocess.run(["node", "--check", script], check=True)

@@ -1,0 +1,50 @@
+"""The command line. Each command imports what it needs when it runs, so that `--help` answers at once."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from sketchfed import __version__
+from sketchfed.cli import catalogue, plan, report, run
+from sketchfed.errors import SketchfedError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Federated learning in which clients speak in sketches: "
+    "random linear maps that every party rebuilds from a shared seed.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sketchfed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(name="run")(run.run)
+app.command(name="report")(report.report)
+app.add_typer(plan.app, name="plan")
+app.command()(catalogue.sketches)
+app.command()(catalogue.bench)
+app.command()(catalogue.reproduce)
+
+
+def main() -> None:
+    """Run the command line; what sketchfed refuses is a sentence on standard error and exit code 2, not a traceback."""
+    try:
+        app()
+    except SketchfedError as error:
+        print(f"sketchfed: {error}", file=sys.stderr)
+        sys.exit(2)

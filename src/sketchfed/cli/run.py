@@ -1,0 +1,143 @@
+"""`sketchfed run`: train, watch, compare."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sketchfed.cli.files import writable
+from sketchfed.errors import InputError
+
+if TYPE_CHECKING:
+    from sketchfed.config import Config
+    from sketchfed.runs import Run
+
+EMBEDDED: dict[str, dict[str, Any]] = {
+    "fedavg": {"algorithm": {"name": "fedavg"}},
+    "sketch-tenth": {"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.1}},
+    "sketch-hundredth": {"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.01, "bits": 4}},
+}
+"""What runs when no configuration is given: the same work on the embedded digits, with ever fewer bytes."""
+
+
+def run(
+    configs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[CONFIG]...", help="TOML files; with --resume also folders of runs.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a setting, e.g. algorithm.rounds=20.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with runs that were interrupted, bit for bit.")] = False,
+    out: Annotated[Path, typer.Option(help="Where the folders of runs go.")] = Path("runs"),
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write what TensorBoard reads, too.")] = False,
+) -> None:
+    """Train across clients that send sketches, and see accuracy against measured bytes.
+
+    Without a CONFIG: handwritten digits, embedded, three ways: whole updates, a sketch of a tenth, and one of a hundredth
+    at 4 bits a number. With several, all are run and compared. A minimal CONFIG:
+
+        [data]
+        name = "mnist"          # found through SKETCHFED_DATA
+        clients = 100
+
+        [algorithm]
+        name = "iterative"      # or fedavg, fetchsgd
+        participation = 0.1
+        batch = 10
+
+        [sketch]
+        ratio = 0.01            # numbers sent / parameters
+        bits = 4
+
+    Every key but the names has a default; docs/running.md has them all.
+    """
+    from sketchfed.config import load_config
+    from sketchfed.runs.folder import CONFIG, free_path
+
+    changes = settings or []
+    if resume:
+        folders = _to_resume(configs or [], writable(out), changes)
+        plans = [(folder, None if (folder / CONFIG).exists() else config) for folder, config in folders]
+        report = out / "report.html" if len(plans) > 1 else plans[0][0] / "report.html"
+    elif configs:
+        loaded = [(load_config(path, changes), path.stem) for path in configs]
+        writable(out)
+        plans = []
+        for config, stem in loaded:
+            plans.append((free_path(out, config.name or stem, taken=[folder for folder, _ in plans]), config))
+        report = out / "report.html" if len(plans) > 1 else plans[0][0] / "report.html"
+    else:
+        shared = {"algorithm": {"rounds": 100, "local_steps": 5, "local_rate": 0.5}}
+        tables = {name: {**own, "algorithm": shared["algorithm"] | own["algorithm"]} for name, own in EMBEDDED.items()}
+        group = _free_group(writable(out), "digits")
+        plans = [(group / name, load_config({"name": name, **table}, changes)) for name, table in tables.items()]
+        report = group / "report.html"
+    _run_all(plans, report, tensorboard=tensorboard)
+
+
+def _run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tensorboard: bool) -> None:
+    """Run or resume each plan under a progress bar, then print the table and write the report."""
+    from rich.console import Console
+
+    from sketchfed.cli.progress import Bars
+    from sketchfed.report.page import write_report
+    from sketchfed.report.records import read
+    from sketchfed.report.tables import terminal_table, write_latex
+    from sketchfed.runs.tensorboard import writer
+
+    if tensorboard:
+        writer()  # refuses now if it is not installed
+    console = Console()
+    with Bars(console, [folder for folder, _ in plans]) as bars:
+        for folder, config in plans:
+            bars.finish(folder, _one(folder, config, bars, tensorboard=tensorboard))
+    records = [read(folder) for folder, _ in plans]
+    console.print(terminal_table(records, width=console.width))
+    write_latex(records, report.with_name("table.tex"))
+    console.print(f"report: {write_report(records, report)}", soft_wrap=True, markup=False)
+
+
+def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool) -> "Run":
+    from sketchfed.runs.loop import prepare, reopen
+
+    loop = reopen(folder) if config is None else prepare(config, folder=folder)
+    bars.begin(folder, loop)
+    watch = bars.watcher(folder)
+    if not tensorboard:
+        return loop.finish(watch)
+    from sketchfed.runs.tensorboard import Board
+
+    with Board(folder / "tensorboard", after=loop.round) as board:
+
+        def watch_both(line: dict[str, Any]) -> None:
+            watch(line)
+            board(line)
+
+        return loop.finish(watch_both)
+
+
+def _to_resume(given: Sequence[Path], out: Path, changes: Sequence[str]) -> "list[tuple[Path, Config | None]]":
+    """The folders to go on with: those named, those of the configurations named, or all below `out` that are not finished."""
+    from sketchfed.config import load_config
+    from sketchfed.runs.folder import CONFIG, is_finished, latest_path
+
+    if changes:
+        raise InputError("--set and --resume do not go together: a run goes on with the settings it began with. Remove --set.")
+    if given:
+        found: list[tuple[Path, Config | None]] = []
+        for path in given:
+            config = None if path.is_dir() else load_config(path)
+            found.append((path if config is None else latest_path(out, config.name or path.stem), config))
+        return found
+    folders = sorted(file.parent for file in out.glob(f"**/{CONFIG}") if not is_finished(file.parent))
+    if not folders:
+        raise InputError(f"no interrupted run below {out}. Name the folder of a run, or leave out --resume.")
+    return [(folder, None) for folder in folders]
+
+
+def _free_group(out: Path, name: str) -> Path:
+    number = 1
+    while (out / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return out / (name if number == 1 else f"{name}-{number}")

@@ -5,7 +5,7 @@ writes what it measured into the folder and prints it. Its recorded settings are
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +16,14 @@ from typing import Any
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.shipped import purpose, shipped
 
-EXPERIMENTS = {"table-1": "sketchfed.experiments.table_1"}
+EXPERIMENTS = {
+    "table-1": "sketchfed.experiments.table_1",
+    "theory": "sketchfed.experiments.theory",
+    "bytes-to-accuracy": "sketchfed.experiments.bytes_to_accuracy",
+    "bytes-to-accuracy-cifar": "sketchfed.experiments.bytes_to_accuracy",
+    "sketch-families": "sketchfed.experiments.sketch_families",
+    "global-rate": "sketchfed.experiments.global_rate",
+}
 
 
 def purposes() -> dict[str, str]:
@@ -42,9 +49,37 @@ def make_settings(module: ModuleType, values: Mapping[str, Any]) -> Any:
     for key, value in values.items():
         if key not in known:
             raise UnknownNameError("setting", key, known)
-        wanted = known[key]
-        if wanted is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"setting '{key}' must be a positive integer, got {value!r}.")
-        if wanted == list[int] and not (isinstance(value, list) and value and all(type(v) is int and v > 0 for v in value)):
-            raise InputError(f"setting '{key}' must be a list of positive integers such as [64, 256], got {value!r}.")
+        fits, wanted = _KINDS.get(known[key], (_anything, ""))
+        if not fits(value) or (type(value) is int and value < 1 and not key.startswith("seed")):
+            raise InputError(f"setting '{key}' must be {wanted}, got {value!r}.")
     return module.Settings(**values)
+
+
+def _anything(_: object) -> bool:
+    return True
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and value >= 0  # type: ignore[operator]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _all(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and bool(value) and all(map(fits, value))
+
+
+_KINDS: dict[Any, tuple[Callable[[object], bool], str]] = {
+    int: (_is_whole, "a positive integer"),
+    float: (_is_number, "a number that is not negative"),
+    str: (_is_text, "a text in quotes"),
+    list[int]: (_all(_is_whole), "a list of positive integers such as [64, 256]"),
+    list[float]: (_all(_is_number), "a list of numbers such as [0.1, 1]"),
+    list[str]: (_all(_is_text), 'a list of texts such as ["srht", "count"]'),
+}

@@ -1,0 +1,100 @@
+"""Small federations: what algorithms, engines and the server are tested with."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from problems import SEED, dense_model, examples
+from sketchfed import PublicSeed
+from sketchfed.algorithms import Algorithm, Replica
+from sketchfed.engines import Engine, LocalEngine, Participant
+from sketchfed.server import Server
+from sketchfed.training import Examples, make_trainer
+from sketchfed.vectors import flatten
+
+Tamper = Callable[[dict[int, bytes]], dict[int, bytes]]
+
+
+def data_of(clients: int, *, loss: str = "squares", shape: tuple[int, ...] = (6,)) -> list[Examples]:
+    """Examples of several clients, each with a number of its own."""
+    return [examples(5 + client, shape=shape, loss=loss) for client in range(clients)]
+
+
+class Tap:
+    """An engine that keeps all bytes it moved, and may change what comes back."""
+
+    def __init__(self, inner: Engine, tamper: Tamper = dict) -> None:
+        self.inner, self.tamper = inner, tamper
+        self.tasks: list[dict[int, bytes]] = []
+        self.replies: list[dict[int, bytes]] = []
+
+    @property
+    def clients(self) -> int:
+        return self.inner.clients
+
+    @property
+    def complaints(self) -> Mapping[int, str]:
+        return self.inner.complaints
+
+    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
+        self.tasks.append(dict(requests))
+        self.replies.append(self.tamper(dict(self.inner.ask(requests))))
+        return self.replies[-1]
+
+
+class Apart:
+    """An engine whose clients share nothing: each has the replica that its own tasks brought it to."""
+
+    def __init__(self, participant: Participant, data: list[Examples], start: Replica | None) -> None:
+        self.participant, self.data, self.clients = participant, data, len(data)
+        self.replicas: dict[int, Replica | None] = dict.fromkeys(range(len(data)), start)
+        self.memories: dict[int, torch.Tensor | None] = {}
+        self.complaints: dict[int, str] = {}
+
+    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
+        replies = {}
+        for client, task in requests.items():
+            self.replicas[client] = replica = self.participant.receive(self.replicas[client], task)
+            replies[client], self.memories[client] = self.participant.answer(
+                replica, self.data[client], self.memories.get(client), client
+            )
+        return replies
+
+
+def federation(
+    algorithm: Algorithm,
+    data: list[Examples],
+    *,
+    module: nn.Module | None = None,
+    loss: str = "squares",
+    seed: PublicSeed = SEED,
+    workers: int = 1,
+    apart: bool = False,
+    shared_start: bool = True,
+    tamper: Tamper = dict,
+) -> Server:
+    """A server over clients with this data; its engine is a `Tap`."""
+    module = module or dense_model("linear")
+    trainer = make_trainer(module, loss)
+    trainer.check(data[0])
+    algorithm = algorithm.resolved(trainer.dim)
+    state = algorithm.begin(flatten(module))
+    participant = Participant(algorithm=algorithm, trainer=trainer, seed=seed)
+    start = state.replica if shared_start else None
+    engine: Engine = (
+        Apart(participant, data, start)
+        if apart
+        else LocalEngine(participant, data.__getitem__, clients=len(data), start=start, workers=workers)
+    )
+    return Server(algorithm, Tap(engine, tamper), state, seed, shared_start=shared_start)
+
+
+def advanced(server: Server, rounds: int) -> Server:
+    for _ in range(rounds):
+        server.advance()
+    return server
+
+
+def weights_of(server: Server) -> torch.Tensor:
+    return server.state.replica.weights

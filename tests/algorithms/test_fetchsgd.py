@@ -154,7 +154,10 @@ def test_settings_that_cannot_work_are_refused_before_the_first_round():
     cases = [
         ({"sketch": SketchSettings(name="srht")}, "fetches from a count sketch, got sketch.name = 'srht'"),
         ({"sketch": SketchSettings(name="count", bits=8)}, "sends float32 only, got sketch.bits = 8"),
-        ({"rows": 0}, "algorithm.rows must be at least 1, got 0"),
+        ({"rows": 0}, "algorithm.rows must be odd, for medians are taken over rows; got 0"),
+        ({"rows": 4}, "algorithm.rows must be odd"),
+        ({"fetched": 0}, "algorithm.fetched must be at least 1, got 0"),
+        ({"sketch": SketchSettings(name="count", size=500, bits_down=4)}, "sends float32 only"),
         ({"sketch": SketchSettings(name="count", size=4)}, "a table of 4 cells has no 5 rows"),
         ({"fetched": 101}, "algorithm.fetched = 101 exceeds the model's 100 parameters"),
     ]

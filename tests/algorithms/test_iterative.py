@@ -221,3 +221,8 @@ def test_the_global_rate_defaults_to_what_fits_the_compression():
     assert Iterative(sketch=small, global_momentum=0.9).resolved(1_000).global_rate == pytest.approx(rate / 10)
     assert Iterative(sketch=small, form="projection").resolved(1_000).global_rate == 1
     assert Iterative(sketch=small, global_rate=0.7).resolved(1_000).global_rate == 0.7
+
+
+def test_one_bit_is_refused_where_what_is_lost_accumulates():
+    with pytest.raises(InputError, match="error feedback grows without end"):
+        Iterative(form="projection", sketch=SketchSettings(ratio=0.1, bits=1))

@@ -7,8 +7,9 @@ from typing import Self
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, RoundContext, State, round_seed
-from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
+from sketchfed.algorithms.settings import TOO_COARSE, CodecSettings, SketchSettings, default_global_rate
 from sketchfed.codecs import Codec, Sketched
+from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet
 
@@ -35,6 +36,8 @@ class FedAvg(Algorithm):
 
     def resolved(self, dim: int) -> Self:
         codec = self._codec(dim)
+        if self.error_feedback and isinstance(codec, Sketched) and codec.bits == 1:
+            raise InputError(f"one bit a coefficient loses more than it sends, so {TOO_COARSE}")
         rate = default_global_rate(codec.size / dim) if isinstance(codec, Sketched) and not self.error_feedback else 1.0
         return replace(self, global_rate=self.global_rate or rate * (1 - self.global_momentum))
 

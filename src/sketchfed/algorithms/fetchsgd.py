@@ -47,10 +47,12 @@ class FetchSgd(Algorithm):
             raise InputError(
                 f"algorithm 'fetchsgd' fetches from a count sketch, got sketch.name = {self.sketch.name!r}. Use 'count'."
             )
-        if self.sketch.bits != 32:
+        if (self.sketch.bits, self.sketch.down) != (32, 32):
             raise InputError(f"algorithm 'fetchsgd' sends float32 only, got sketch.bits = {self.sketch.bits}. Remove it.")
-        if self.rows < 1:
-            raise InputError(f"algorithm.rows must be at least 1, got {self.rows}.")
+        if self.rows < 1 or self.rows % 2 == 0:
+            raise InputError(f"algorithm.rows must be odd, for medians are taken over rows; got {self.rows}. Use 5.")
+        if self.fetched is not None and self.fetched < 1:
+            raise InputError(f"algorithm.fetched must be at least 1, got {self.fetched}.")
 
     def resolved(self, dim: int) -> Self:
         size = self.sketch.size_for(dim)
@@ -78,8 +80,9 @@ class FetchSgd(Algorithm):
         total = torch.stack([tensor_named(p, "values", shape=(self.rows, self._columns(dim))) for p in packets]).sum(0)
         momentum = self.global_momentum * state.own["momentum"] + total / sum(packet.clients for packet in packets)
         error = state.own["error"] + self.global_rate * momentum
-        indices = self._estimated(error, dim, seed).abs().topk(self.fetched, sorted=False).indices.sort().values
-        values = self._estimated(error, dim, seed)[indices]
+        estimated = self._estimated(error, dim, seed)
+        indices = estimated.abs().topk(self.fetched, sorted=False).indices.sort().values
+        values = estimated[indices]
         fetched = self._sketched(torch.zeros(dim).index_copy_(0, indices, values), seed)
         if self.masking:
             kept = fetched == 0

@@ -9,6 +9,9 @@ from sketchfed.codecs.rounding import check_width
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.sketches import SKETCHES
 
+TOO_COARSE = "the memory of error feedback grows without end. Use sketch.bits = 2 or more."
+"""Why one bit a coefficient is refused where clients keep what did not get across."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SketchSettings:

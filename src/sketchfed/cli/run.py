@@ -1,6 +1,7 @@
 """`sketchfed run`: train, watch, compare."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,11 +62,11 @@ def run(
         plans = [(folder, None if (folder / CONFIG).exists() else config) for folder, config in folders]
         report = out / "report.html" if len(plans) > 1 else plans[0][0] / "report.html"
     elif configs:
-        loaded = [(load_config(path, changes), path.stem) for path in configs]
+        loaded = [_named(path, changes) for path in configs]
         writable(out)
         plans = []
-        for config, stem in loaded:
-            plans.append((free_path(out, config.name or stem, taken=[folder for folder, _ in plans]), config))
+        for config in loaded:
+            plans.append((free_path(out, config.name, taken=[folder for folder, _ in plans]), config))
         report = out / "report.html" if len(plans) > 1 else plans[0][0] / "report.html"
     else:
         shared = {"algorithm": {"rounds": 100, "local_steps": 5, "local_rate": 0.5}}
@@ -119,7 +120,6 @@ def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool)
 
 def _to_resume(given: Sequence[Path], out: Path, changes: Sequence[str]) -> "list[tuple[Path, Config | None]]":
     """The folders to go on with: those named, those of the configurations named, or all below `out` that are not finished."""
-    from sketchfed.config import load_config
     from sketchfed.runs.folder import CONFIG, is_finished, latest_path
 
     if changes:
@@ -127,13 +127,21 @@ def _to_resume(given: Sequence[Path], out: Path, changes: Sequence[str]) -> "lis
     if given:
         found: list[tuple[Path, Config | None]] = []
         for path in given:
-            config = None if path.is_dir() else load_config(path)
-            found.append((path if config is None else latest_path(out, config.name or path.stem), config))
+            config = None if path.is_dir() else _named(path)
+            found.append((path if config is None else latest_path(out, config.name), config))
         return found
     folders = sorted(file.parent for file in out.glob(f"**/{CONFIG}") if not is_finished(file.parent))
     if not folders:
         raise InputError(f"no interrupted run below {out}. Name the folder of a run, or leave out --resume.")
     return [(folder, None) for folder in folders]
+
+
+def _named(path: Path, changes: Sequence[str] = ()) -> "Config":
+    """A configuration, called as its file is unless it has a name."""
+    from sketchfed.config import load_config
+
+    config = load_config(path, changes)
+    return replace(config, name=config.name or path.stem)
 
 
 def _free_group(out: Path, name: str) -> Path:

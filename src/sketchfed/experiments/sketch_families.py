@@ -65,16 +65,18 @@ def arm(
     return Arm(key=key | {"rate": rate, "momentum": momentum, "seed": seed, **how}, tables=tables)
 
 
-BY = ("data", "spread", "algorithm", "sketch", "inverse_ratio")
+BY = ("data", "algorithm", "sketch", "inverse_ratio")
 
 
 def run(settings: Settings, folder: Path) -> None:
-    """Tune every method by the same rule on a validation split, run it with all seeds, and write what came of it."""
+    """Tune every method by the same rule on a validation split of the IID data, run it with all seeds, and write it up."""
     places = [(data, spread) for data in settings.data_sets for spread in settings.spreads]
     steps = [(rate, momentum) for momentum in settings.momenta for rate in settings.rates]
     tuning = [
-        arm(settings, *place, method, rate=rate, momentum=momentum, seed=100, rounds=settings.tuning_rounds, validation=0.1)
-        for place in places
+        arm(
+            settings, data, "iid", method, rate=rate, momentum=momentum, seed=100, rounds=settings.tuning_rounds, validation=0.1
+        )
+        for data in settings.data_sets
         for method in methods(settings)
         for rate, momentum in steps
     ]
@@ -82,11 +84,11 @@ def run(settings: Settings, folder: Path) -> None:
     final = []
     for data, spread in places:
         for method in methods(settings):
-            chosen = tuned[(data, spread, *method)]["key"]
+            chosen = tuned[(data, *method)]["key"]
             final += [_final(settings, data, spread, method, chosen, seed, settings.rounds) for seed in settings.seeds]
     for data in settings.data_sets:
         for family in settings.slow:  # too slow to tune: with what suited SRHT of the same size
-            chosen = tuned[(data, "iid", "iterative", "srht", 10)]["key"]
+            chosen = tuned[(data, "iterative", "srht", 10)]["key"]
             method = ("iterative", family, 10)
             final.append(_final(settings, data, "iid", method, chosen, settings.seeds[0], settings.slow_rounds))
     rows = run_arms(final, folder / "results.jsonl", processes=settings.processes, title="runs")

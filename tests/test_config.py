@@ -158,7 +158,7 @@ def configurations(draw):
     own = {
         "fedavg": some(error_feedback=st.booleans()),
         "iterative": some(form=st.sampled_from(["unbiased", "projection"])),
-        "fetchsgd": some(rows=st.integers(1, 9), fetched=st.integers(1, 99), masking=st.booleans()),
+        "fetchsgd": some(rows=st.sampled_from([1, 3, 5, 9]), fetched=st.integers(1, 99), masking=st.booleans()),
     }[name]
     tables = {"data": draw(data), "model": draw(models), "algorithm": {"name": name, **draw(merged(local_work, how_long, own))}}
     if name == "iterative":
@@ -280,8 +280,8 @@ IMPOSSIBLE = [
     ({"algorithm": {"name": "iterative", "sketch": {"ratio": 0.1}}}, "write [sketch] as a table of its own", "not inside"),
     ({"algorithm": {"name": "fetchsgd"}, "sketch": {"name": "srht"}}, "got sketch.name = 'srht'", "Use 'count'."),
     ({"algorithm": {"name": "fetchsgd"}, "sketch": {"name": "count", "bits": 4}}, "sketch.bits = 4", "Remove it."),
-    ({"algorithm": {"name": "fetchsgd"}, "sketch": {"bits_down": 4}}, "sketch.bits_down = 4 has no effect", "Remove it"),
-    ({"codec": {"name": "sketched"}, "sketch": {"bits_down": 4}}, "sketch.bits_down = 4 has no effect", "Remove it"),
+    ({"algorithm": {"name": "fetchsgd"}, "sketch": {"bits_down": 4}}, "'fetchsgd' sends float32 only", "Remove it"),
+    ({"codec": {"name": "sketched"}, "sketch": {"bits_down": 4}}, "'fetchsgd' sends float32 only", "Remove it"),
     ({"codec": {"name": "dense", "level": 3}}, "codec 'dense' has no option", "'level'"),
     ({"codec": {"name": "sketched", "ratio": 0.1}}, "codec 'sketched' has no option 'ratio'", "[sketch]"),
     ({"algorithm": ITERATIVE, "sketch": {"bits": 5}}, "got bits = 5", "32, 16, 8, 4, 3, 2 or 1 bits"),

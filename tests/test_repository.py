@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -15,19 +16,30 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import sketchfed
+from sketchfed.algorithms import ALGORITHMS
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings
+from sketchfed.config import Config, DataSettings, EngineSettings, ModelSettings, load_config
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
-PUBLIC_MODULES = ("sketchfed", "sketchfed.sketches", "sketchfed.wire")
+PUBLIC_MODULES = (
+    "sketchfed",
+    *(f"sketchfed.{name}" for name in ("algorithms", "codecs", "data", "engines", "models", "planner", "sketches")),
+    *(f"sketchfed.{name}" for name in ("training", "wire")),
+)
 
 
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def shell_blocks(page: str) -> list[str]:
-    return re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return blocks(ROOT / page, "sh")
 
 
 def pins() -> dict[str, Version]:
@@ -115,6 +127,29 @@ def test_every_public_name_is_in_the_api_reference(module):
     assert not missing
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=named)
+def test_configurations_on_a_page_can_be_run(page):
+    """Those with `my_project` are about code that only a reader has."""
+    ours = [text for text in blocks(page, "toml") if "my_project" not in text]
+    assert all(load_config(tomllib.loads(text)) for text in ours)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/running.md"])
+def test_a_page_shows_what_a_run_without_a_configuration_prints(page, tmp_path):
+    """Bytes and rounds to the digit; accuracies may differ by processor, and the time does."""
+    shown = blocks(ROOT / page, "text")[0]
+    command = [sys.executable, "-m", "sketchfed.cli", "run"]
+    printed = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert rows_of(shown) == rows_of(printed)
+    assert len(rows_of(shown)) == 3
+
+
+def rows_of(text: str) -> list[tuple[str, ...]]:
+    """Name, rounds and bytes of each row of the table at the end of a run."""
+    return re.findall(r"^  (\S.*?)  +0\.9\d\d +(\d+) +(\S+ .?B) +(\S+ .?B) +\S+ s", text, re.MULTILINE)
+
+
 HELP = "from sketchfed.cli import app\napp(['--help'], standalone_mode=False)"
 
 
@@ -129,5 +164,23 @@ def test_the_docs_build_without_a_warning(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", tmp_path / "trees", "docs", tmp_path / "site"]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    families = (tmp_path / "site" / "sketches.html").read_text()
-    assert all(f">{name}<" in families for name in import_module("sketchfed.sketches").SKETCHES)
+    for page, module, registry in LISTED:
+        written = (tmp_path / "site" / f"{page}.html").read_text()
+        missing = [name for name in getattr(import_module(f"sketchfed.{module}"), registry) if f">{name}<" not in written]
+        assert not missing, f"{page} does not list {missing}"
+    reference = (tmp_path / "site" / "running.html").read_text()
+    settings = {field.name for kind in [*ALGORITHMS.values(), *STRUCTS] for field in fields(kind)} - TABLES
+    assert not [name for name in settings if f">{name}<" not in reference]
+
+
+LISTED = [
+    ("sketches", "sketches", "SKETCHES"),
+    ("algorithms", "algorithms", "ALGORITHMS"),
+    ("codecs", "codecs", "CODECS"),
+    ("running", "models", "MODELS"),
+    ("data", "data", "DATA_SETS"),
+    ("data", "data", "PARTITIONS"),
+]
+STRUCTS = (Config, DataSettings, ModelSettings, EngineSettings, SketchSettings, CodecSettings)
+TABLES = {"data", "model", "algorithm", "sketch", "codec", "engine", "options"}
+"""Fields that are tables of a configuration, or stand for the options of what a table names."""

@@ -113,7 +113,6 @@ class Server:
         for client in tasks:
             if client not in replies:
                 reasons[client] = self.engine.complaints.get(client, "no reply came")
-                log.warning("client %d dropped out of round %d: %s", client, self.round + 1, reasons[client])
                 continue
             self.ledger.uplink_bytes += len(replies[client])
             try:
@@ -126,9 +125,16 @@ class Server:
             except SketchfedError as error:
                 self.ledger.refused += 1
                 reasons[client] = str(error)
-                log.warning("refused the reply of client %d in round %d: %s", client, self.round + 1, error)
                 continue
             packets.append(packet)
             self.ledger.replies += 1
             self.ledger.known[client] = self.round
+        self._tell(reasons)
         return packets, reasons
+
+    def _tell(self, reasons: Mapping[int, str]) -> None:
+        """Log who is left out of this round, a line a reason."""
+        for reason in dict.fromkeys(reasons.values()):
+            clients = [client for client, own in reasons.items() if own == reason]
+            named = ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
+            log.warning("round %d goes on without client %s: %s", self.round + 1, named, reason)

@@ -137,7 +137,9 @@ def test_several_configurations_are_run_and_compared(here, command):
 def test_one_configuration_has_its_report_in_its_folder(here, command):
     said = command("run", str(small(here / "only.toml")))
     assert said.rstrip().endswith("report: runs/only/report.html")
-    assert "results" not in {path.name for path in here.iterdir()}
+    assert {path.name for path in (here / "runs").iterdir()} == {"only"}
+    assert {path.name for path in (here / "runs" / "only").iterdir()} >= {"report.html", "table.tex"}
+    assert json.loads((here / "runs" / "only" / "summary.json").read_text())["name"] == "only"
 
 
 @pytest.mark.usefixtures("_plain_report")

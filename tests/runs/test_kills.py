@@ -33,7 +33,13 @@ CASES = {
 
 
 def write_config(path: Path, case: str) -> Path:
-    tables = {"data": {"clients": 10}, "model": {"hidden": [16]}, "engine": {"checkpoint_seconds": 0}, **CASES[case]}
+    tables = {
+        "name": case,
+        "data": {"clients": 10},
+        "model": {"hidden": [16]},
+        "engine": {"checkpoint_seconds": 0},
+        **CASES[case],
+    }
     tables["algorithm"] = COMMON | CASES[case]["algorithm"]
     path.write_text(load_config(tables).to_toml())
     return path

@@ -93,4 +93,4 @@ def default_global_rate(ratio: float) -> float:
 
     Theory asks for steps smaller by 1 + α ≈ dim/size (Song et al. 2023, Thm 5.1); that is for the worst case.
     """
-    return min(1.0, 3.0 * math.sqrt(ratio))
+    return min(1.0, 4.0 * math.sqrt(ratio))

@@ -94,7 +94,7 @@ def _run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, ten
         for folder, config in plans:
             bars.finish(folder, _one(folder, config, bars, tensorboard=tensorboard))
     records = [read(folder) for folder, _ in plans]
-    console.print(terminal_table(records, width=console.width))
+    console.print(terminal_table(records, width=console.width, titled=False))
     write_latex(records, report.with_name("table.tex"))
     console.print(f"report: {write_report(records, report)}", soft_wrap=True, markup=False)
 

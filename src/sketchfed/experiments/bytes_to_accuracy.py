@@ -22,8 +22,10 @@ TASKS: dict[str, dict[str, Any]] = {
         "data": {"name": "cifar10", "clients": 100},
         "model": {"name": "lenet"},
         "algorithm": {"participation": 0.1, "batch": 50},
+        "engine": {"evaluate_every": 2},
     },
 }
+METHODS = ("fedavg", "sketch")
 PROTOTYPE = {"ratio": 0.01, "bits": 4, "global_rate": 0.5}
 """What reached 320 times fewer bytes before this library existed, with plain stochastic rounding and one seed."""
 
@@ -32,7 +34,7 @@ PROTOTYPE = {"ratio": 0.01, "bits": 4, "global_rate": 0.5}
 class Settings:
     """Targets are test accuracies; tuning aims `margin` lower, on a tenth of the training data, with a seed of its own.
 
-    A sketch's global rate is `strength`·√(size/dim).
+    A sketch's global rate is `strength`·√(size/dim). Runs have twice the rounds of tuning before they are given up.
     """
 
     tasks: list[str]
@@ -51,7 +53,7 @@ class Settings:
 def arm(task: str, rounds: int, target: float, key: dict[str, Any], *, seed: int, validation: float) -> Arm:
     """A run that ends where it reaches the target."""
     tables: dict[str, Any] = {part: dict(table) for part, table in TASKS[task].items()}
-    tables |= {"seed": seed, "engine": {"target_accuracy": target}}
+    tables |= {"seed": seed, "engine": tables.get("engine", {}) | {"target_accuracy": target}}
     tables["data"]["validation"] = validation
     tables["algorithm"] |= {"name": key["algorithm"], "rounds": rounds}
     tables["algorithm"] |= {
@@ -82,16 +84,19 @@ def run(settings: Settings, folder: Path) -> None:
     for task, target, rounds in zip(settings.tasks, settings.targets, settings.rounds, strict=True):
         low = round(target - settings.margin, 4)
         tuning += [arm(task, rounds, low, key, seed=100, validation=0.1) for key in candidates(settings)]
-    rows = run_arms(tuning, folder / "tuning.jsonl", processes=settings.processes, title="tuning")
+    if len(candidates(settings)) == len(METHODS):  # one of each: there is nothing to choose
+        rows = [{"key": dict(one.key), "curve": [], "diverged": False} for one in tuning]
+    else:
+        rows = run_arms(tuning, folder / "tuning.jsonl", processes=settings.processes, title="tuning")
     tuned = best_of(rows, ("task", "method"), _quality)
     short = best_of([row for row in rows if row["key"]["local_epochs"] == 1], ("task", "method"), _quality)
     for task, target, rounds in zip(settings.tasks, settings.targets, settings.rounds, strict=True):
-        keys = [_kept(tuned[task, method]) for method in ("fedavg", "sketch")]
+        keys = [_kept(tuned[task, method]) for method in METHODS]
         if len(settings.local_epochs) > 1:  # the prototype's local work, too
-            keys += [_kept(short[task, method]) | {"method": f"{method}-1"} for method in ("fedavg", "sketch")]
+            keys += [_kept(short[task, method]) | {"method": f"{method}-1"} for method in METHODS]
         if task == "mnist":
             keys.append({"algorithm": "iterative", "method": "prototype", "local_rate": 0.1, "local_epochs": 1, **PROTOTYPE})
-        final += [arm(task, rounds, target, key, seed=seed, validation=0.0) for key in keys for seed in settings.seeds]
+        final += [arm(task, 2 * rounds, target, key, seed=seed, validation=0.0) for key in keys for seed in settings.seeds]
     results = run_arms(final, folder / "results.jsonl", processes=settings.processes, title="runs")
     bytes_to_accuracy_report.write(results, folder)
 

@@ -70,10 +70,10 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
     return Comparison(groups, [_LABEL, *apart, *results], setting)
 
 
-def terminal_table(records: Sequence[RunRecord], *, width: int = 80) -> Table:
+def terminal_table(records: Sequence[RunRecord], *, width: int = 80, titled: bool = True) -> Table:
     """For the end of `sketchfed run`, with the columns that fit; texts from files are shown as they are, without markup."""
     comparison = compare(records)
-    table = Table(box=SIMPLE_HEAD, title=Text(comparison.setting), title_justify="left")
+    table = Table(box=SIMPLE_HEAD, title=Text(comparison.setting) if titled else None, title_justify="left")
     left_out = _ONLY_WHEN_WIDE if width < _WIDE else ()
     shown = [place for place, column in enumerate(comparison.columns) if column.heading not in left_out]
     for place in shown:

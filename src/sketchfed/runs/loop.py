@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -39,7 +40,7 @@ class Run:
     clients: int
     metrics: list[dict[str, Any]] = field(repr=False)
     """A line a round: round, loss, accuracy (None where it was not scored), participants, and since the start uplink_bytes,
-    downlink_bytes, epsilon and seconds."""
+    downlink_bytes, broadcast_bytes (what a client that never misses a round receives), epsilon and seconds."""
     weights: Tensor = field(repr=False)
     module: nn.Module = field(repr=False)
     """The trained model."""
@@ -271,8 +272,13 @@ class Loop:
             "dim": self._trainer.dim,
             "clients": self._engine.clients,
             "finished": finished,
-            "versions": {name: version(name) for name in ("sketchfed", "torch", "numpy")} | {"python": python_version()},
+            "versions": _versions(),
         }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("sketchfed", "torch", "numpy")} | {"python": python_version()}
 
 
 @contextmanager

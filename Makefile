@@ -23,11 +23,14 @@ slow: ## run the tests that take minutes
 docs: ## build the site into docs/_build/html; a warning is an error
 	sphinx-build -q -W --keep-going docs docs/_build/html
 
-bench: ## time the kernels against their peers and record it in benchmarks/results/
+bench: ## time kernels and rounds against their peers and record it in benchmarks/results/
 	sketchfed bench kernels --out benchmarks/results
+	sketchfed bench rounds --out benchmarks/results
 
-experiments: ## measure the papers' tables anew and record them in experiments/
-	sketchfed reproduce table-1 --out experiments/table-1
+EXPERIMENTS = table-1 theory global-rate sketch-families bytes-to-accuracy bytes-to-accuracy-cifar
+
+experiments: ## record what is missing of the experiments in experiments/; hours for all of them from nothing
+	for name in $(EXPERIMENTS); do sketchfed reproduce $$name --out experiments/$$name || exit 1; done
 
 clean: ## delete what the other targets made, except runs/
 	rm -rf docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,18 @@
-"""How Sphinx builds these pages. Tables about the sketch families are made from the registry, so they cannot go stale."""
+"""How Sphinx builds these pages. Tables of names and settings are made from the code (`tables.py`), so they cannot go stale."""
 
-from sketchfed import PublicSeed, __version__
+import sys
+from pathlib import Path
+
+from sketchfed import __version__
+from sketchfed.algorithms import ALGORITHMS
+from sketchfed.algorithms.settings import default_global_rate
+from sketchfed.codecs import CODECS
+from sketchfed.data import DATA_SETS, PARTITIONS
+from sketchfed.models import MODELS
 from sketchfed.sketches import SKETCHES
+
+sys.path.insert(0, str(Path(__file__).parent))
+import tables
 
 project = "sketchfed"
 author = copyright = "The sketchfed authors"
@@ -19,34 +30,26 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 suppress_warnings = ["myst.strikethrough"]
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(collections\.abc|numpy|torch)\..*")]  # other projects' names
-
-
-def _markdown_table(headings: list[str], rows: list[list[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _families() -> str:
-    rows = [[f"`{name}`", f.summary, f.alpha_formula, f.cost, f.source] for name, f in SKETCHES.items()]
-    return _markdown_table(["name", "what it is", "α", "cost", "definition"], rows)
-
-
-def _alphas(dim: int, size: int) -> str:
-    made = {name: family(dim=dim, size=size, seed=PublicSeed(0)) for name, family in SKETCHES.items()}
-    rows = [[f"`{name}`", f"{s.alpha:,.2f}", f"{s.exact_alpha:,.2f}"] for name, s in made.items()]
-    return _markdown_table(["name", f"`alpha` at dim {dim:,}, size {size:,}", "`exact_alpha`"], rows)
-
-
-def _family_classes() -> str:
-    directives = [f".. autoclass:: {family.__module__}.{family.__qualname__}" for family in SKETCHES.values()]
-    return "\n".join(["```{eval-rst}", *directives, "```"])
-
+nitpick_ignore_regex = [("py:.*", r"(collections\.abc|numpy|pathlib|rich|torch)\..*")]  # other projects' names
 
 myst_enable_extensions = ["substitution"]
 myst_heading_anchors = 3
 myst_substitutions = {
-    "families": _families(),
-    "family_classes": _family_classes(),
-    "alphas": _alphas(1024, 64),
+    "families": tables.families(),
+    "family_classes": tables.classes(SKETCHES),
+    "alphas": tables.alphas(1024, 64),
+    "algorithms": tables.algorithms(),
+    "algorithm_classes": tables.classes(ALGORITHMS),
+    "global_rate_constant": f"{1e3 * default_global_rate(1e-6):g}",
+    "codecs": tables.codecs(),
+    "codec_classes": tables.classes(CODECS),
+    "models": tables.models(),
+    "model_functions": tables.functions(MODELS),
+    "data_set_functions": tables.functions(DATA_SETS),
+    "partition_functions": tables.functions(PARTITIONS),
+    "data_options": tables.data_options(),
+    "sketch_options": tables.sketch_options(),
+    "settings_top": tables.settings(""),
+    **{f"settings_{where}": tables.settings(where) for where in tables.STRUCTS},
+    "settings_of_algorithms": tables.algorithm_settings(),
 }

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import sketchfed
+from sketchfed.algorithms.settings import default_global_rate
 from sketchfed.errors import DivergedError, InputError, SketchfedError
 from sketchfed.runs.folder import KEYS
 
@@ -227,7 +228,7 @@ def test_a_folder_holds_the_exact_configuration_and_every_line(tmp_path):
         **{"concentration": 0.5, "minimum": 1},
     }
     assert written["model"] == {"name": "mlp", "hidden": [64, 64]}
-    assert written["algorithm"]["global_rate"] == pytest.approx(3 * 0.1**0.5)
+    assert written["algorithm"]["global_rate"] == default_global_rate(897 / 8_970)
     assert (written["sketch"]["ratio"], written["seed"], written["engine"]["evaluate_every"]) == (0.1, 0, 1)
     assert [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()] == run.metrics
     summary = json.loads((run.folder / "summary.json").read_text())

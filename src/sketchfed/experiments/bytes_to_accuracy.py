@@ -85,7 +85,7 @@ def run(settings: Settings, folder: Path) -> None:
         low = round(target - settings.margin, 4)
         tuning += [arm(task, rounds, low, key, seed=100, validation=0.1) for key in candidates(settings)]
     if len(candidates(settings)) == len(METHODS):  # one of each: there is nothing to choose
-        rows = [{"key": dict(one.key), "curve": [], "diverged": False} for one in tuning]
+        rows: list[Row] = [{"key": dict(one.key), "curve": [], "diverged": False} for one in tuning]
     else:
         rows = run_arms(tuning, folder / "tuning.jsonl", processes=settings.processes, title="tuning")
     tuned = best_of(rows, ("task", "method"), _quality)

@@ -81,16 +81,18 @@ def run(settings: Settings, folder: Path) -> None:
         for rate, momentum in steps
     ]
     tuned = best_of(run_arms(tuning, folder / "tuning.jsonl", processes=settings.processes, title="tuning"), BY, _quality)
-    final = []
-    for data, spread in places:
-        for method in methods(settings):
-            chosen = tuned[(data, *method)]["key"]
-            final += [_final(settings, data, spread, method, chosen, seed, settings.rounds) for seed in settings.seeds]
-    for data in settings.data_sets:
-        for family in settings.slow:  # too slow to tune: with what suited SRHT of the same size
-            chosen = tuned[(data, "iterative", "srht", 10)]["key"]
-            method = ("iterative", family, 10)
-            final.append(_final(settings, data, "iid", method, chosen, settings.seeds[0], settings.slow_rounds))
+    final = [  # seed by seed, so that what is there at any time is balanced
+        _final(settings, data, spread, method, tuned[(data, *method)]["key"], seed, settings.rounds)
+        for seed in settings.seeds
+        for data, spread in places
+        for method in methods(settings)
+    ]
+    final += [  # too slow to tune: with what suited SRHT of the same size
+        _final(settings, data, "iid", ("iterative", family, 10), tuned[data, "iterative", "srht", 10]["key"], seed, rounds)
+        for family in settings.slow
+        for data in settings.data_sets
+        for seed, rounds in [(settings.seeds[0], settings.slow_rounds)]
+    ]
     rows = run_arms(final, folder / "results.jsonl", processes=settings.processes, title="runs")
     sketch_families_report.write(rows, folder)
 

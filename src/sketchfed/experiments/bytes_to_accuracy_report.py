@@ -82,7 +82,9 @@ def _setting(key: dict[str, Any]) -> str:
 
 def figure(rows: Sequence[Row]) -> Any:
     """Accuracy against bytes sent and received, a line a seed, a panel a task and direction."""
-    colors = alt.Scale(domain=list(NAMES.values()), range=[INK, PALETTE[0], MUTED, PALETTE[1], PALETTE[3]])
+    looks = dict(zip(NAMES, (INK, PALETTE[0], MUTED, PALETTE[1], PALETTE[3]), strict=True))
+    present = [method for method in NAMES if any(row["key"]["method"] == method for row in rows)]
+    colors = alt.Scale(domain=[NAMES[method] for method in present], range=[looks[method] for method in present])
     panels = []
     for task in dict.fromkeys(row["key"]["task"] for row in rows):
         own = [row for row in rows if row["key"]["task"] == task]

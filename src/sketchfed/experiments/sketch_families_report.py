@@ -98,7 +98,7 @@ def figure(rows: Sequence[Row]) -> Any:
             .encode(
                 alt.X(
                     "bytes:Q", title="bytes a client sent and received (mean over all clients)", scale=alt.Scale(type="log")
-                ).axis(format="~s"),
+                ).axis(format="~s", tickCount=5, grid=False),
                 alt.Y("accuracy:Q", title="test accuracy", scale=alt.Scale(domain=[best - 0.25, best + 0.01], nice=False)),
                 alt.Color("family:N", title=None, scale=alt.Scale(domain=families, range=[INK, *PALETTE[:8]])),
                 detail="method:N",

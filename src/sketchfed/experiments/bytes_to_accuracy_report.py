@@ -6,10 +6,9 @@ from statistics import mean
 from typing import Any
 
 import altair as alt
-from rich.console import Console
-from rich.table import Table
 
 from sketchfed.experiments.arms import Row, arrival
+from sketchfed.experiments.tables import write_table
 from sketchfed.report.charts import INK, MUTED, PALETTE, save
 from sketchfed.report.units import shown_bytes
 
@@ -32,13 +31,8 @@ BASELINES = {"fedavg": "fedavg", "sketch": "fedavg", "fedavg-1": "fedavg-1", "sk
 def write(rows: Sequence[Row], folder: Path) -> None:
     """table.md and figure.svg, and the table on the terminal."""
     lines = [line for task in dict.fromkeys(row["key"]["task"] for row in rows) for line in _lines(rows, task)]
-    marked = ["| " + " | ".join(line) + " |" for line in [list(HEADINGS), ["---"] * len(HEADINGS), *lines]]
-    (folder / "table.md").write_text("\n".join(marked) + "\n")
+    write_table(folder / "table.md", HEADINGS, lines, printed=(0, 2, 4, 5, 6, 9, 10))
     save(figure(rows), folder / "figure.svg")
-    table = Table(*HEADINGS)
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
 
 
 def _lines(rows: Sequence[Row], task: str) -> list[list[str]]:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
-from rich.console import Console
-from rich.table import Table
 
 from sketchfed.algorithms.settings import default_global_rate
 from sketchfed.experiments.arms import Arm, Row, accuracy, run_arms
+from sketchfed.experiments.tables import write_table
 from sketchfed.report.charts import INK, MUTED, save
 
 
@@ -68,9 +67,8 @@ def run(settings: Settings, folder: Path) -> None:
     """Run all arms (results.jsonl), then write table.md and figure.svg."""
     rows = run_arms(arms(settings), folder / "results.jsonl", processes=settings.processes, title="global rates")
     means = _means(rows)
-    (folder / "table.md").write_text(_table(means))
+    write_table(folder / "table.md", _HEADINGS, _summary(means), printed=(0, 1, 2, 4, 5, 7, 10))
     save(_figure(means), folder / "figure.svg")
-    Console().print(_terminal(means))
 
 
 def _means(rows: list[Row]) -> list[dict[str, Any]]:
@@ -124,20 +122,8 @@ def _summary(means: list[dict[str, Any]]) -> list[list[str]]:
 
 _HEADINGS = (
     *("data", "size/dim", "best rate", "loss", "accuracy", "default rate", "loss near it", "accuracy near it"),
-    *("projection: best rate", "loss", "accuracy"),
+    *("projection: best rate", "loss", "projection: accuracy"),
 )
-
-
-def _table(means: list[dict[str, Any]]) -> str:
-    rows = ["| " + " | ".join(line) + " |" for line in [list(_HEADINGS), ["---"] * len(_HEADINGS), *_summary(means)]]
-    return "\n".join(rows) + "\n"
-
-
-def _terminal(means: list[dict[str, Any]]) -> Table:
-    table = Table(*_HEADINGS)
-    for line in _summary(means):
-        table.add_row(*line)
-    return table
 
 
 def _figure(means: list[dict[str, Any]]) -> Any:

@@ -6,10 +6,9 @@ from statistics import mean, stdev
 from typing import Any
 
 import altair as alt
-from rich.console import Console
-from rich.table import Table
 
 from sketchfed.experiments.arms import Row, accuracy
+from sketchfed.experiments.tables import write_table
 from sketchfed.report.charts import INK, PALETTE, save
 from sketchfed.report.units import shown_bytes
 
@@ -24,13 +23,8 @@ CLIENTS = 100
 def write(rows: Sequence[Row], folder: Path) -> None:
     """table.md and figure.svg, and the table on the terminal."""
     lines = [_line(group, found, rows) for group, found in _grouped(rows).items()]
-    bars = ["| " + " | ".join(line) + " |" for line in [list(HEADINGS), ["---"] * len(HEADINGS), *lines]]
-    (folder / "table.md").write_text("\n".join(bars) + "\n")
+    write_table(folder / "table.md", HEADINGS, lines, printed=(0, 1, 2, 3, 5, 6))
     save(figure(rows), folder / "figure.svg")
-    table = Table(*HEADINGS)
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
 
 
 def _grouped(rows: Sequence[Row]) -> dict[Group, list[Row]]:

@@ -138,8 +138,8 @@ def _figure(means: list[dict[str, Any]]) -> Any:
         }
         for name, inverse in sorted({(m["data"], m["inverse_ratio"]) for m in data})
     ]
-    x = alt.X("rate:Q", title="global rate", scale=alt.Scale(type="log"))
-    y = alt.Y("loss:Q", title="held-out loss", scale=alt.Scale(type="log"))
+    x = alt.X("rate:Q", title="global rate", scale=alt.Scale(type="log", domain=[0.04, 1.15], nice=False))
+    y = alt.Y("loss:Q", title="held-out loss", scale=alt.Scale(type="log", nice=False))
     color = alt.Color("inverse_ratio:O", title="dim/size", scale=alt.Scale(scheme="viridis"))
     lines = alt.Chart().mark_line(point=True).encode(x, y, color)
     defaults = alt.Chart().mark_point(shape="diamond", size=120, filled=False, strokeWidth=2).encode(x, y, color)

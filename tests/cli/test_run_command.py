@@ -300,3 +300,13 @@ def test_a_report_goes_to_its_run_or_where_it_is_told(here, command):
     assert command("report", "runs/a").splitlines()[-1] == "report: runs/a/report.html"
     assert command("report", "runs/a", "--out", "pages/[b].html").splitlines()[-1] == "report: pages/[b].html"
     assert (here / "pages" / "table.tex").exists()
+
+
+@pytest.mark.usefixtures("_plain_report")
+def test_a_run_that_diverges_does_not_keep_the_others_from_running(here, refused):
+    wild = small(here / "wild.toml")
+    wild.write_text(wild.read_text() + "local_rate = 1e30\n")
+    said = refused("run", str(wild), str(small(here / "tame.toml")))
+    assert "wild: " in said
+    assert "1/(8(1 + α)LK)" in said
+    assert is_finished(here / "runs" / "tame")

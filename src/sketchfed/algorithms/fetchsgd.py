@@ -48,7 +48,8 @@ class FetchSgd(Algorithm):
                 f"algorithm 'fetchsgd' fetches from a count sketch, got sketch.name = {self.sketch.name!r}. Use 'count'."
             )
         if (self.sketch.bits, self.sketch.down) != (32, 32):
-            raise InputError(f"algorithm 'fetchsgd' sends float32 only, got sketch.bits = {self.sketch.bits}. Remove it.")
+            given = f"sketch.bits = {self.sketch.bits}" if self.sketch.bits != 32 else f"sketch.bits_down = {self.sketch.down}"
+            raise InputError(f"algorithm 'fetchsgd' sends float32 only, got {given}. Remove it.")
         if self.rows < 1 or self.rows % 2 == 0:
             raise InputError(f"algorithm.rows must be odd, for medians are taken over rows; got {self.rows}. Use 5.")
         if self.fetched is not None and self.fetched < 1:

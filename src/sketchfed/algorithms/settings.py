@@ -9,6 +9,8 @@ from sketchfed.codecs.rounding import check_width
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.sketches import SKETCHES
 
+DEFAULT_RATIO = 0.1
+"""size/dim where neither was said."""
 TOO_COARSE = "the memory of error feedback grows without end. Use sketch.bits = 2 or more."
 """Why one bit a coefficient is refused where clients keep what did not get across."""
 
@@ -46,14 +48,16 @@ class SketchSettings:
         if self.size is not None:
             size = f"{self.size:,}"
         else:
-            ratio = 0.1 if self.ratio is None else self.ratio
+            ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
             size = f"1/{1 / ratio:.4g}" if ratio < 1 else "1"
         bits = f" {self.bits} bits" if self.bits == self.down else f" {self.bits}/{self.down} bits"
         return f"{self.name} {size}{bits if (self.bits, self.down) != (32, 32) else ''}"
 
     def size_for(self, dim: int) -> int:
         """The number of coefficients for a model of `dim` parameters; a tenth unless something was said."""
-        return self.size if self.size is not None else max(1, round((0.1 if self.ratio is None else self.ratio) * dim))
+        return (
+            self.size if self.size is not None else max(1, round((DEFAULT_RATIO if self.ratio is None else self.ratio) * dim))
+        )
 
     @property
     def down(self) -> int:

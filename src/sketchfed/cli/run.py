@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sketchfed.cli.files import writable
-from sketchfed.errors import InputError
+from sketchfed.errors import DivergedError, InputError
 
 if TYPE_CHECKING:
     from sketchfed.config import Config
@@ -78,7 +78,10 @@ def run(
 
 
 def _run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tensorboard: bool) -> None:
-    """Run or resume each plan under a progress bar, then print the table and write the report."""
+    """Run or resume each plan under a progress bar, then print the table and write the report.
+
+    A run that diverges does not keep the others from running: it is told of at the end.
+    """
     from rich.console import Console
 
     from sketchfed.cli.progress import Bars
@@ -90,13 +93,21 @@ def _run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, ten
     if tensorboard:
         writer()  # refuses now if it is not installed
     console = Console()
+    diverged: dict[Path, DivergedError] = {}
     with Bars(console, [folder for folder, _ in plans]) as bars:
         for folder, config in plans:
-            bars.finish(folder, _one(folder, config, bars, tensorboard=tensorboard))
-    records = [read(folder) for folder, _ in plans]
+            try:
+                bars.finish(folder, _one(folder, config, bars, tensorboard=tensorboard))
+            except DivergedError as error:
+                diverged[folder] = error
+    records = [read(folder) for folder, _ in plans if folder not in diverged]
+    if not records:
+        raise next(iter(diverged.values()))
     console.print(terminal_table(records, width=console.width, titled=False))
     write_latex(records, report.with_name("table.tex"))
     console.print(f"report: {write_report(records, report)}", soft_wrap=True, markup=False)
+    for folder, error in diverged.items():
+        raise DivergedError(f"{folder.name}: {error}")
 
 
 def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool) -> "Run":

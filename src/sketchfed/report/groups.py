@@ -8,7 +8,8 @@ from typing import Any
 
 from sketchfed.report.records import Round, RunRecord
 
-_OUTSIDE = {("seed",), ("name",)}  # runs that differ in nothing else are repetitions
+# Runs that differ in nothing else are repetitions.
+_OUTSIDE = {("seed",), ("name",), ("engine", "workers"), ("engine", "checkpoint_seconds")}
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ def _run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, ten
     console.print(terminal_table(records, width=console.width, titled=False))
     write_latex(records, report.with_name("table.tex"))
     console.print(f"report: {write_report(records, report)}", soft_wrap=True, markup=False)
-    for folder, error in diverged.items():
-        raise DivergedError(f"{folder.name}: {error}")
+    for folder, reason in diverged.items():
+        raise DivergedError(f"{folder.name}: {reason}")
 
 
 def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool) -> "Run":

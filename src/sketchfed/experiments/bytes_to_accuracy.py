@@ -92,9 +92,8 @@ def run(settings: Settings, folder: Path) -> None:
     short = best_of([row for row in rows if row["key"]["local_epochs"] == 1], ("task", "method"), _quality)
     for task, target, rounds in zip(settings.tasks, settings.targets, settings.rounds, strict=True):
         keys = [_kept(tuned[task, method]) for method in METHODS]
-        if len(settings.local_epochs) > 1:  # the prototype's local work, too
+        if task == "mnist":  # the prototype's setting, and what tuning finds with its local work
             keys += [_kept(short[task, method]) | {"method": f"{method}-1"} for method in METHODS]
-        if task == "mnist":
             keys.append({"algorithm": "iterative", "method": "prototype", "local_rate": 0.1, "local_epochs": 1, **PROTOTYPE})
         final += [arm(task, 2 * rounds, target, key, seed=seed, validation=0.0) for key in keys for seed in settings.seeds]
     results = run_arms(final, folder / "results.jsonl", processes=settings.processes, title="runs")

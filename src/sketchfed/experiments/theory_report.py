@@ -61,7 +61,7 @@ def markdown(rows: list[Row], constants: list[Row], settings: Row) -> str:
             for family, size in dict.fromkeys((row["family"], row["size"]) for row in chosen):
                 here = {arm(row): row for row in chosen if (row["family"], row["size"]) == (family, size)}
                 cells = [_cell(here.get(a), ratios.get((name, steps, family, size, a))) for a in arms]
-                cells += [f"{max(here[rule]['worst'] for rule in group if rule in here):.2g}" for group in THEOREMS]
+                cells += [f"{max(here[rule]['worst'] for rule in group if rule in here):.3g}" for group in THEOREMS]
                 lines.append(f"| {family} | {size} | " + " | ".join(cells) + " |")
             lines.append("")
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from torch import Tensor
 from sketchfed import PublicSeed
 from sketchfed.data import load, partition
 from sketchfed.errors import InputError
-from sketchfed.experiments.theory_report import markdown, save_figures
+from sketchfed.experiments.theory_report import markdown, mean_and_error, save_figures, thinned
 from sketchfed.planner import (
     DENSE,
     Analysis,
@@ -162,7 +162,7 @@ class Bench:
         for snapshot in self._run(case, rates, "theory"):
             gaps = self.gaps(case, snapshot)
             for arm, (alpha, analysis) in enumerate(rules.values()):
-                mean, error = _mean_and_error(gaps[:, arm])
+                mean, error = mean_and_error(gaps[:, arm])
                 bound = self._bound(case, alpha, rates[arm], snapshot.round, analysis)
                 if bound > ROUNDING:
                     curves[arm].append((snapshot.round, mean, error, bound))
@@ -180,7 +180,7 @@ class Bench:
                 "promised": _promised(problem, target=target, alpha=alpha, local_steps=case.local_steps, analysis=analysis),
                 "worst": max(mean / bound for _, mean, _, bound in curves[arm]),
                 "worst_low": max((mean - 3 * error) / bound for _, mean, error, bound in curves[arm]),
-                "curve": _thinned(curves[arm]),
+                "curve": thinned(curves[arm]),
             }
             for arm, (rule, (alpha, analysis)) in enumerate(rules.items())
         ]
@@ -246,25 +246,12 @@ class Bench:
         return asdict(case) | {"dim": self.dim, "rule": rule}
 
 
-def _mean_and_error(values: Tensor) -> tuple[float, float]:
-    """The mean of the runs and its standard error, which is 0 for the one run without sketches."""
-    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return float(values.mean()), error
-
-
 def _promised(problem: Problem, **arguments: Any) -> int | None:
     """The rounds that the theorem promises, at a step small enough for drift to leave half the target."""
     try:
         return rounds_to(problem, **arguments)
     except InputError:
         return None
-
-
-def _thinned(curve: list[tuple[int, float, float, float]], points: int = 12) -> list[list[float]]:
-    """At most so many points of a curve, evenly spaced on a logarithmic axis, to four digits."""
-    last = curve[-1][0]
-    marks = {min(range(len(curve)), key=lambda i: abs(curve[i][0] - last ** (k / (points - 1)))) for k in range(points)}
-    return [[curve[i][0], *(float(f"{value:.4g}") for value in curve[i][1:])] for i in sorted(marks)]
 
 
 def run(settings: Settings, folder: Path) -> None:

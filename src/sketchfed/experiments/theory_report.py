@@ -1,9 +1,11 @@
-"""Table and figures of the experiment `theory`."""
+"""What the experiment `theory` makes of its curves: means, table and figures."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import altair as alt
+from torch import Tensor
 
 from sketchfed.planner import DENSE
 from sketchfed.report.charts import MUTED, PALETTE, save
@@ -20,6 +22,19 @@ COLOURS = {
     "curvature": PALETTE[4],
     "tuned": PALETTE[0],
 }
+
+
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """The mean of the runs and its standard error, which is 0 for the one run without sketches."""
+    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(values.mean()), error
+
+
+def thinned(curve: list[tuple[int, float, float, float]], points: int = 12) -> list[list[float]]:
+    """At most so many points of a curve, evenly spaced on a logarithmic axis, to four digits."""
+    last = curve[-1][0]
+    marks = {min(range(len(curve)), key=lambda i: abs(curve[i][0] - last ** (k / (points - 1)))) for k in range(points)}
+    return [[curve[i][0], *(float(f"{value:.4g}") for value in curve[i][1:])] for i in sorted(marks)]
 
 
 def arm(row: Row) -> str:

@@ -6,8 +6,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -24,20 +23,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from sketchfed.report.charts import MUTED
+from sketchfed.training.threads import one_thread as one_thread
 
 Repeat = Callable[[int], object]
 """A contestant: called with n, it does its work n times."""
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread. Numba kernels and scipy's transforms use one unless asked for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def repeated(work: Callable[[], object]) -> Repeat:

@@ -181,3 +181,11 @@ def test_an_answer_says_its_round_and_depends_on_nothing_but_round_and_client(al
     later = Replica(round=5, weights=replica.weights, velocity=replica.velocity)
     assert unpack(participant.answer(later, data, None, 1)[0]).scalars["round"] == 5
     assert len(kept) == len(flatten(dense_model("linear")))
+
+
+def test_an_update_is_refused_where_whole_models_are_broadcast():
+    module = dense_model("mlp")
+    participant = Participant(algorithm=FedAvg(), trainer=make_trainer(module, "squares"), seed=SEED)
+    update = pack(Packet(kind="mean", arrays={"values": torch.zeros(3)}, scalars={"round": 0}))
+    with pytest.raises(WireError, match="broadcasts whole models, but a packet of kind 'mean' arrived"):
+        participant.receive(Replica(round=0, weights=flatten(module)), update)

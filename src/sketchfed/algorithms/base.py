@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sketchfed.errors import InputError
+from sketchfed.errors import InputError, WireError
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import LocalWork
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
@@ -127,8 +127,8 @@ class Algorithm(ABC):
         """The state after a round, and the update that everyone can follow by, if the algorithm has one."""
 
     def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
-        """The replica one round later, from the update of that round."""
-        raise NotImplementedError(f"'{self.name}' sends whole models, there is nothing to follow.")
+        """The replica one round later, from the update of that round; algorithms that broadcast whole models have none."""
+        raise WireError(f"algorithm '{self.name}' broadcasts whole models, but a packet of kind '{update.kind}' arrived.")
 
     def moved(self, replica: Replica, direction: Tensor) -> Replica:
         """One global step: v ← momentum·v + direction, w ← w + global_rate·v."""

@@ -54,7 +54,7 @@ def run(
     Every key but the names has a default; docs/running.md has them all.
     """
     from sketchfed.config import load_config
-    from sketchfed.runs.folder import CONFIG, free_path
+    from sketchfed.runs.folder import CONFIG, free_path, numbered
 
     changes = settings or []
     if resume:
@@ -71,7 +71,7 @@ def run(
     else:
         shared = {"algorithm": {"rounds": 100, "local_steps": 5, "local_rate": 0.5}}
         tables = {name: {**own, "algorithm": shared["algorithm"] | own["algorithm"]} for name, own in EMBEDDED.items()}
-        group = _free_group(writable(out), "digits")
+        group = next(path for path in numbered(writable(out), "digits") if not path.exists())
         plans = [(group / name, load_config({"name": name, **table}, changes)) for name, table in tables.items()]
         report = group / "report.html"
     _run_all(plans, report, tensorboard=tensorboard)
@@ -153,10 +153,3 @@ def _named(path: Path, changes: Sequence[str] = ()) -> "Config":
 
     config = load_config(path, changes)
     return replace(config, name=config.name or path.stem)
-
-
-def _free_group(out: Path, name: str) -> Path:
-    number = 1
-    while (out / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    return out / (name if number == 1 else f"{name}-{number}")

@@ -136,14 +136,15 @@ def is_finished(path: Path) -> bool:
 
 def free_path(parent: Path, name: str, taken: Container[Path] = ()) -> Path:
     """A path below `parent` that holds no run yet and is not taken: the name, or the name with the next number."""
-    return next(path for path in _numbered(parent, name) if path not in taken and not (path / CONFIG).exists())
+    return next(path for path in numbered(parent, name) if path not in taken and not (path / CONFIG).exists())
 
 
 def latest_path(parent: Path, name: str) -> Path:
     """The path below `parent` of the last run of that name; the name itself if there is none."""
-    return [parent / name, *takewhile(lambda path: (path / CONFIG).exists(), _numbered(parent, name))][-1]
+    return [parent / name, *takewhile(lambda path: (path / CONFIG).exists(), numbered(parent, name))][-1]
 
 
-def _numbered(parent: Path, name: str) -> Iterator[Path]:
+def numbered(parent: Path, name: str) -> Iterator[Path]:
+    """Paths to try for a name: the name, the name with 2, with 3, and so on."""
     yield parent / name
     yield from (parent / f"{name}-{number}" for number in count(2))

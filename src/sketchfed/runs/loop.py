@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,7 +11,6 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sketchfed import vectors
@@ -24,6 +22,7 @@ from sketchfed.runs.folder import RunFolder
 from sketchfed.seeds import PublicSeed
 from sketchfed.server import Server
 from sketchfed.training import Loss
+from sketchfed.training.threads import one_thread
 from sketchfed.workload import Workload, from_config, from_objects
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -191,7 +190,7 @@ class Loop:
         """All rounds that are left."""
         start = last_saved = time.monotonic()
         try:
-            with _one_thread_each():
+            with one_thread():
                 if self._folder is not None:
                     self._folder.summarise(self._summary(finished=False))
                 while not self._done:
@@ -279,14 +278,3 @@ class Loop:
 @cache
 def _versions() -> dict[str, str]:
     return {name: version(name) for name in ("sketchfed", "torch", "numpy")} | {"python": python_version()}
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Torch with one thread an operation: the workers are parallel already, and sums come out the same for any number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -44,7 +44,7 @@ class FedAvg(Algorithm):
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         codec = self._codec(len(change))
         wanted = change if memory is None else change + memory
-        packet = codec.encode(wanted, context.shared, context.client)
+        packet = codec.bare(codec.encode(wanted, context.shared, context.client))
         return packet, wanted - self._mean(codec, [packet], context.shared) if self.error_feedback else None
 
     def check(self, packet: Packet, dim: int, client: int) -> None:

@@ -55,9 +55,9 @@ class Iterative(Algorithm):
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         codec = self._codec(len(change))
         if self.form == "unbiased":
-            return codec.encode(change, context.shared, context.client), None
+            return codec.bare(codec.encode(change, context.shared, context.client)), None
         wanted = change if memory is None else change + memory
-        packet = codec.encode(wanted, context.shared, context.client)
+        packet = codec.bare(codec.encode(wanted, context.shared, context.client))
         return packet, wanted - self._desketched(codec, codec.read(packet, context.shared), context.shared)
 
     def check(self, packet: Packet, dim: int, client: int) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sketchfed.codecs.base import Codec, check_some, check_vector
-from sketchfed.codecs.rounding import check_width, from_packet, to_parts
-from sketchfed.errors import WireError
+from sketchfed.codecs.base import Codec, check_correlation, count, sender
+from sketchfed.codecs.rounding import Parts, check_width, from_packet, to_parts
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch, make_sketch
-from sketchfed.wire import Packet, expect_kind, number_named
+from sketchfed.wire import Packet, expect_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +31,10 @@ class Sketched(Codec):
     summary = "a random linear sketch that all parties rebuild from a seed"
     source = "Song et al. 2023"
     unbiased = True
+    spreads = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_width(self.bits)
         self.sketch(PublicSeed(0))  # refuses what the family refuses, now
 
@@ -42,37 +43,53 @@ class Sketched(Codec):
         """Rounded coefficients are not: each packet has levels of its own."""
         return self.bits == 32
 
+    @property
+    def personal(self) -> bool:  # type: ignore[override]
+        """Who rounded must be known, to draw the same dither."""
+        return self.bits < 32
+
+    def mse(self, total_square: float, correlation: float = 0.0) -> float | None:
+        """α·‖mean‖², for the mean of sketches is the sketch of the mean; α is `exact_alpha`, which padding makes an upper bound.
+
+        Rounding adds to it: Σᵢ size·stepᵢ²/12·(dim/size)/n², which depends on each sketch's largest coefficient.
+        """
+        clients = self._planned()
+        check_correlation(correlation, clients)
+        if self.bits < 32:
+            return None
+        return self.sketch(PublicSeed(0)).exact_alpha * total_square * (1 + correlation) / clients**2
+
+    @property
+    def shrinkage(self) -> float:
+        return self.size / self.dim
+
     def sketch(self, seed: PublicSeed) -> Sketch:
         """The sketch of a round."""
         return _sketch(self.family, self.dim, self.size, seed.child("sketch"), self.options)
 
-    def encode(self, x: Tensor, seed: PublicSeed, client: int = 0) -> Packet:
-        check_vector(x, self.dim)
-        arrays, scalars = to_parts(self.sketch(seed).apply(x), bits=self.bits, seed=seed.child("client", client))
-        named = {"client": client, **scalars} if scalars else {}  # who rounded must be known, to draw the same dither
-        return Packet(kind="sketched", arrays=arrays, scalars=named)
-
     def read(self, packet: Packet, seed: PublicSeed) -> Tensor:
         """The sketch `(size,)` that a packet carries, or the sum of sketches if it stands for several clients."""
-        expect_kind(packet, "sketched")
-        client = int(number_named(packet, "client", least=0, most=2**63)) if self.bits < 32 else 0
+        expect_kind(packet, self.name)
+        client = sender(packet) if self.personal else 0
         return from_packet(packet, size=self.size, bits=self.bits, seed=seed.child("client", client))
 
     def mean(self, packets: Sequence[Packet], seed: PublicSeed) -> Tensor:
         """The mean of the sketches, `(size,)`."""
-        check_some(packets)
+        self._check_round(packets, seed)
         total = torch.zeros(self.size)
         for packet in packets:
             total += self.read(packet, seed)
-        return total / sum(packet.clients for packet in packets)
+        return total / count(packets)
 
-    def decode(self, packets: Sequence[Packet], seed: PublicSeed) -> Tensor:
+    def norm(self, packet: Packet, seed: PublicSeed) -> float:
+        """That of the sketch: E‖R x‖² = ‖x‖²."""
+        return float(self.read(packet, seed).norm())
+
+    def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
+        return to_parts(self.sketch(seed).apply(x), bits=self.bits, seed=seed.child("client", client))
+
+    def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
         return self.sketch(seed).adjoint(self.mean(packets, seed))
-
-    def check(self, packet: Packet, client: int) -> None:
-        if self.bits < 32 and expect_kind(packet, "sketched").scalars.get("client") != client:
-            raise WireError(f"client {client} sent a packet that names client {packet.scalars.get('client')!r}.")
-        self.read(packet, PublicSeed(0))
 
 
 @lru_cache(maxsize=8)

@@ -4,7 +4,7 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -64,6 +64,15 @@ class Packet:
         for field_name, value in {**self.__dict__, **named}.items():
             object.__setattr__(packet, field_name, value)
         packet._check_header()
+        return packet
+
+    def without(self, *, seed: bool = False, scalars: Collection[str] = ()) -> "Packet":
+        """The same packet without its seed, or without some scalars."""
+        packet = object.__new__(Packet)
+        kept = {name: value for name, value in self.scalars.items() if name not in scalars}
+        changed = {"seed": None if seed else self.seed, "scalars": MappingProxyType(kept)}
+        for field_name, value in {**self.__dict__, **changed}.items():
+            object.__setattr__(packet, field_name, value)
         return packet
 
     def _check_header(self) -> None:

@@ -11,7 +11,8 @@ from sphinx.pycode import ModuleAnalyzer
 from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, Algorithm
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
-from sketchfed.codecs import CODECS, Codec
+from sketchfed.codecs import CODECS, Codec, make_codec
+from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.rounding import WIDTHS
 from sketchfed.config import Config, DataSettings, EngineSettings, ModelSettings
 from sketchfed.data import DATA_SETS, PARTITIONS
@@ -41,6 +42,7 @@ MEANINGS = {
     "algorithm.weight_decay": "Adds (weight_decay/2)·‖w‖² to the loss of local training.",
     "algorithm.global_momentum": "Momentum of the server's step: v ← global_momentum·v + mean change.",
     "fedavg.error_feedback": "Each client keeps what its codec lost and adds it to its next update.",
+    "fedavg.prediction": "Clients send what differs from [what is expected](algorithms.md#error-feedback-and-prediction).",
     "iterative.form": "De-sketch by Rᵀ, or by (size/dim)·Rᵀ with [error feedback](algorithms.md#the-projection-form).",
     "fetchsgd.rows": "Independent count sketches in the table, an odd number; an estimate is the median over them.",
     "fetchsgd.masking": "Set the cells that were fetched from to zero, as the authors do, or subtract it, as printed.",
@@ -50,6 +52,8 @@ MEANINGS = {
     "sketch.size": "The number of coefficients itself. Excludes `ratio`.",
     "sketch.bits": f"Bits a coefficient up: {', '.join(map(str, WIDTHS))}; [rounded](codecs.md#dithered-rounding) below 32.",
     "codec.name": "One of the [codecs](codecs.md).",
+    "codec.ratio": "Numbers of an update divided by parameters. Without `size` too: 0.1, or all if the codec can.",
+    "codec.size": "The number of numbers itself. Excludes `ratio`.",
     "engine.name": "Where the clients run; `local` is this process.",
 }
 """Meanings of keys that have no docstring of their own in the code."""
@@ -141,24 +145,32 @@ def sketch_options() -> str:
     return markdown_table(["family", "options"], [line for line in made if line[1]])
 
 
+def codec_options() -> str:
+    """The options of every codec in [codec]; those of 'sketched' are in [sketch]."""
+    given = ("dim", "size", "clients", "norm_bound")
+    made = [[f"`{name}`", _fields(kind, besides=given)] for name, kind in CODECS.items() if name != "sketched"]
+    return markdown_table(["codec", "options"], [line for line in made if line[1]])
+
+
 def algorithms() -> str:
     rows = [[f"`{name}`", a.summary, "updates" if a.incremental else "models", a.source] for name, a in ALGORITHMS.items()]
     return markdown_table(["name", "what it does", "the server sends", "from"], rows)
 
 
 def codecs() -> str:
-    rows = [[f"`{name}`", kind.summary, _yes(kind.unbiased), _sums(kind), kind.source] for name, kind in CODECS.items()]
+    made = {name: make_codec(name, dim=1_000, size=100, clients=10) for name in CODECS}
+    rows = [[f"`{name}`", c.summary, _yes(c.unbiased), _sums(c), c.source] for name, c in made.items()]
     return markdown_table(["name", "what it sends", "unbiased", "sums decode", "from"], rows)
 
 
-def _sums(kind: type[Codec]) -> str:
+def _sums(codec: Codec) -> str:
     """Whether sums of packets decode, which may hang on the number of bits."""
-    keys = {field.name for field in fields(kind)}
-    shape = {key: value for key, value in {"dim": 1_000, "size": 100}.items() if key in keys}
-    widths = [bits for bits in WIDTHS if kind(**shape, bits=bits).additive] if "bits" in keys else []
-    if not widths or len(widths) == len(WIDTHS):
-        return _yes(kind(**shape).additive)
-    return f"at {', '.join(map(str, widths))} bits"
+    return "at 32 bits" if codec.additive and getattr(codec, "bits", None) == 32 else _yes(codec.additive)
+
+
+def ensembles() -> str:
+    rows = [[f"`{name}`", kind.summary, _yes(kind.orthonormal)] for name, kind in ENSEMBLES.items()]
+    return markdown_table(["name", "maps", "orthonormal rows"], rows)
 
 
 def families() -> str:

@@ -1,3 +1,7 @@
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is there: workers share the cores already
+
 import pytest
 import torch
 

@@ -3,13 +3,40 @@
 from dataclasses import MISSING, fields
 
 from sketchfed.codecs.base import Codec
+from sketchfed.codecs.channel import Channel
+from sketchfed.codecs.correlated import Correlated
 from sketchfed.codecs.dense import Dense
+from sketchfed.codecs.eden import Eden
+from sketchfed.codecs.induced import Induced
+from sketchfed.codecs.qsgd import Qsgd
+from sketchfed.codecs.rand_k import RandK
+from sketchfed.codecs.rand_k_spatial import RandKSpatial
+from sketchfed.codecs.rand_proj_spatial import RandProjSpatial
+from sketchfed.codecs.sign import Sign
 from sketchfed.codecs.sketched import Sketched
+from sketchfed.codecs.top_k import TopK
+from sketchfed.codecs.wangni import Wangni
 from sketchfed.errors import InputError, UnknownNameError
 
-__all__ = ["CODECS", "Codec", "Dense", "Sketched", "make_codec"]
+__all__ = ["CODECS", "Channel", "Codec", "Dense", "Sketched", "make_codec"]
 
-CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (Dense, Sketched)}
+CODECS: dict[str, type[Codec]] = {
+    codec.name: codec
+    for codec in (
+        Dense,
+        Sketched,
+        RandK,
+        RandKSpatial,
+        RandProjSpatial,
+        TopK,
+        Wangni,
+        Induced,
+        Qsgd,
+        Sign,
+        Eden,
+        Correlated,
+    )
+}
 
 
 def make_codec(name: str, *, dim: int, size: int | None = None, clients: int | None = None, **options: object) -> Codec:

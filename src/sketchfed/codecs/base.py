@@ -61,13 +61,14 @@ class Codec(ABC):
         """The packet of one client's vector `(dim,)`."""
         if tuple(x.shape) != (self.dim,):
             raise InputError(f"the codec was made for vectors of {self.dim:,} numbers, got shape {tuple(x.shape)}.")
+        x = x.detach()
         if not self.spreads and not all_finite(x.contiguous()):
             raise InputError("the vector holds NaN or infinity. Find where training diverged (a smaller step?).")
-        arrays, scalars = self._encode(x.detach(), seed, client)
-        return Packet(kind=self.name, arrays=arrays, seed=seed, scalars={"client": client, **scalars})
+        arrays, scalars = self._encode(x, seed, client)
+        return Packet(kind=self.name, arrays=arrays, seed=seed, scalars={"client": client, "dim": self.dim, **scalars})
 
     def decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None = None) -> Tensor:
-        """The mean `(dim,)` of the vectors behind the packets of a round; `knowledge` is what `learn` kept of earlier rounds."""
+        """The mean `(dim,)` of the vectors behind the packets of a round; `knowledge` is what `learn` kept of earlier ones."""
         self._check_round(packets, seed)
         return self._decode(packets, seed, knowledge)
 
@@ -75,8 +76,8 @@ class Codec(ABC):
         """What the server keeps of a round to decode the next one better, if this codec has a use for it."""
         return None
 
-    def check(self, packet: Packet, client: int, seed: PublicSeed | None = None) -> None:
-        """Raise `WireError` unless `decode` can use this packet, which came from this client, in the round of this seed."""
+    def check(self, packet: Packet, client: int, seed: PublicSeed | None = None) -> float:
+        """Raise `WireError` unless `decode` can use this packet of this client in the round of this seed; else its `norm`."""
         self._check_packet(packet, seed)
         claimed = packet.scalars.get("client")
         if claimed != client and (self.personal or claimed is not None):
@@ -87,6 +88,7 @@ class Codec(ABC):
                 f"client {client} sent a vector of norm {norm:.3g}, above norm_bound = {self.norm_bound:.3g}. Wild values "
                 "would spoil the mean of all; raise the bound if they are meant."
             )
+        return norm
 
     @abstractmethod
     def norm(self, packet: Packet, seed: PublicSeed) -> float:
@@ -110,8 +112,8 @@ class Codec(ABC):
         return 1.0 if variance is None else 1 / (1 + variance)
 
     def bare(self, packet: Packet) -> Packet:
-        """The packet without what an envelope says already: its seed, and its sender unless the decoder must know."""
-        return packet.without(seed=True, scalars=() if self.personal else ("client",))
+        """The packet without what an envelope says already: seed and dim, and its sender unless the decoder must know."""
+        return packet.without(seed=True, scalars=("dim",) if self.personal else ("dim", "client"))
 
     @abstractmethod
     def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
@@ -127,6 +129,11 @@ class Codec(ABC):
             raise WireError(
                 f"a packet of client {packet.scalars.get('client')!r} was encoded with another seed than the round's: it is of "
                 "another round or run. Decode the packets of one round, with the seed they were encoded with."
+            )
+        if packet.scalars.get("dim", self.dim) != self.dim:
+            raise WireError(
+                f"a packet of client {packet.scalars.get('client')!r} was encoded from {packet.scalars['dim']!r} numbers, the "
+                f"codec was made for {self.dim:,}. Make both with the same dim."
             )
         if packet.clients > 1 and not self.additive:
             raise WireError(

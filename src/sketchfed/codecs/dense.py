@@ -9,6 +9,7 @@ from torch import Tensor
 from sketchfed.codecs.base import Codec, count
 from sketchfed.codecs.rounding import Parts
 from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.kernels.finite import all_finite
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, expect_kind, tensor_named
 
@@ -19,8 +20,8 @@ PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": to
 class Dense(Codec):
     """All coordinates: what every other codec is compared with.
 
-    float16 has 11 significant bits up to 65,504, bfloat16 has 8 over the range of float32. Rounding is to the nearest, so
-    neither is unbiased in the strict sense; the error of a coordinate is at most 2⁻¹¹ or 2⁻⁸ of it.
+    float16 has 11 significant bits from 6e-5 to 65,504 and a grid of 6e-8 below, bfloat16 has 8 over the range of float32.
+    Rounding is to the nearest: unbiased only as far as that goes, with an error of at most 2⁻¹² or 2⁻⁹ of a coordinate.
     """
 
     precision: str = "float32"
@@ -50,10 +51,11 @@ class Dense(Codec):
 
     def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
         dtype = PRECISIONS[self.precision]
-        limit = torch.finfo(dtype).max
-        if dtype != torch.float32 and float(x.abs().max()) > limit:
-            raise InputError(f"{self.precision} holds numbers up to {limit:,.0f}, this vector has larger ones. Use 'bfloat16'.")
-        return Parts({"values": x.to(dtype)}, {})
+        sent = x.to(dtype)
+        if dtype != torch.float32 and all_finite(x.contiguous()) and not bool(sent.isfinite().all()):
+            limit = torch.finfo(dtype).max
+            raise InputError(f"{self.precision} holds numbers up to {limit:.3g}, this vector has larger ones. Use 'float32'.")
+        return Parts({"values": sent}, {})
 
     def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
         total = torch.zeros(self.dim)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.codecs.base import Codec, check_correlation, count, sender
-from sketchfed.codecs.rounding import Parts, check_width, from_packet, to_parts
+from sketchfed.codecs.rounding import Parts, check_width, from_packet, relative_variance, to_parts
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch, make_sketch
 from sketchfed.wire import Packet, expect_kind
@@ -49,7 +49,7 @@ class Sketched(Codec):
         return self.bits < 32
 
     def mse(self, total_square: float, correlation: float = 0.0) -> float | None:
-        """α·‖mean‖², for the mean of sketches is the sketch of the mean; α is `exact_alpha`, which padding makes an upper bound.
+        """α·‖mean‖², for the mean of sketches is the sketch of the mean; α is `exact_alpha`, with padding an upper bound.
 
         Rounding adds to it: Σᵢ size·stepᵢ²/12·(dim/size)/n², which depends on each sketch's largest coefficient.
         """
@@ -61,7 +61,7 @@ class Sketched(Codec):
 
     @property
     def shrinkage(self) -> float:
-        return self.size / self.dim
+        return self.size / self.dim / (1 + relative_variance(size=self.size, bits=self.bits))
 
     def sketch(self, seed: PublicSeed) -> Sketch:
         """The sketch of a round."""

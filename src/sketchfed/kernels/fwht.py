@@ -72,7 +72,7 @@ def _base_log(x):
 
 
 @kernel
-def _log(width):
+def log_of(width):
     """The logarithm of a power of two."""
     log = 0
     while width >> (log + 1):
@@ -171,7 +171,7 @@ def negate(x, words, length, out, start):
 
 
 @kernel
-def _take(work, rows, scale, out):
+def take(work, rows, scale, out):
     for k in range(rows.size):
         out[k] = scale * work[np.uint64(rows[k])]
 
@@ -186,8 +186,8 @@ def sampled_transform(x, layout, words, rows, work, out):
         for part in range(layout.shape[0]):
             start, stop, first, last, width = layout[part]
             origin = item * x.shape[1] + start
-            signed_transform(flat, origin, stop - start, words[part], work, _log(width))
-            _take(work, rows[first:last], x.dtype.type(1 / np.sqrt(last - first)), out[item, first:last])
+            signed_transform(flat, origin, stop - start, words[part], work, log_of(width))
+            take(work, rows[first:last], x.dtype.type(1 / np.sqrt(last - first)), out[item, first:last])
 
 
 @kernel
@@ -201,7 +201,7 @@ def sampled_transform_adjoint(y, layout, words, rows, work, out):
             scale = y.dtype.type(1 / np.sqrt(last - first))
             for k in range(first, last):
                 work[np.uint64(rows[k])] = scale * y[item, k]
-            transform(work, 0, _log(width))
+            transform(work, 0, log_of(width))
             negate(work, words[part], stop - start, flat, item * out.shape[1] + start)
 
 

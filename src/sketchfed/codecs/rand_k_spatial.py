@@ -1,0 +1,30 @@
+"""Random coordinates, decoded with regard to how many clients sent each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sketchfed.codecs.ensembles import Ensemble, Sampling
+from sketchfed.codecs.spatial import Spatial
+from sketchfed.seeds import PublicSeed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandKSpatial(Spatial):
+    """Rand-k whose decoder trusts a coordinate the more, the more clients agree on it: x̂(j) = (β/n)·Σᵢyᵢ(j)/T(M_j).
+
+    Paper: Jhunjhunwala et al. 2021; Jiang et al. 2023, Eqs. 2 and 11. M_j is how many clients sent coordinate j, and
+    β = 1/((k/d)·E[1/T(1 + Bin(n − 1, k/d))]).
+    """
+
+    name = "rand_k_spatial"
+    summary = "random coordinates, decoded jointly"
+    source = "Jhunjhunwala et al. 2021"
+
+    def _ensemble(self, seeds: Sequence[PublicSeed]) -> Sampling:
+        return Sampling(self.dim, self.size, seeds)
+
+    def _solved(self, ensemble: Ensemble, y: Tensor, rho: float) -> Tensor:
+        counts = ensemble.adjoint(y.new_ones(y.shape))
+        return ensemble.adjoint(y) / (1 + rho * (counts - 1)).where(counts > 0, y.new_ones(()))

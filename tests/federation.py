@@ -7,13 +7,14 @@ from torch import nn
 
 from problems import SEED, dense_model, examples
 from sketchfed import PublicSeed
-from sketchfed.algorithms import Algorithm, Replica
+from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.engines import Engine, LocalEngine, Participant
 from sketchfed.server import Server
 from sketchfed.training import Examples, make_trainer
 from sketchfed.vectors import flatten
 
 Tamper = Callable[[dict[int, bytes]], dict[int, bytes]]
+CONTEXT = RoundContext(round=0, seed=SEED, client=0)
 
 
 def data_of(clients: int, *, loss: str = "squares", shape: tuple[int, ...] = (6,)) -> list[Examples]:
@@ -78,7 +79,7 @@ def federation(
     module = module or dense_model("linear")
     trainer = make_trainer(module, loss)
     trainer.check(data[0])
-    algorithm = algorithm.resolved(trainer.dim)
+    algorithm = algorithm.resolved(trainer.dim, len(data))
     state = algorithm.begin(flatten(module))
     participant = Participant(algorithm=algorithm, trainer=trainer, seed=seed)
     start = state.replica if shared_start else None

@@ -149,6 +149,14 @@ families = st.one_of(
 )
 
 
+codecs = st.one_of(
+    st.builds(lambda name: {"name": name}, st.sampled_from(sorted(CODECS))),
+    st.builds(lambda size: {"name": "top_k", "bits": 4, **size}, sizes),
+    st.builds(lambda size: {"name": "qsgd", "bucket": 64, "norm_bound": 5.0, **size}, sizes),
+    st.builds(lambda belief: {"name": "rand_k_spatial", "correlation": belief}, st.sampled_from([2.5, "avg"])),
+)
+
+
 def merged(*parts):
     return st.builds(lambda *all_parts: {key: value for part in all_parts for key, value in part.items()}, *parts)
 
@@ -157,7 +165,7 @@ def merged(*parts):
 def configurations(draw):
     name = draw(st.sampled_from(sorted(ALGORITHMS)))
     own = {
-        "fedavg": some(error_feedback=st.booleans()),
+        "fedavg": some(error_feedback=st.booleans(), prediction=st.booleans()),
         "iterative": some(form=st.sampled_from(["unbiased", "projection"])),
         "fetchsgd": some(rows=st.sampled_from([1, 3, 5, 9]), fetched=st.integers(1, 99), masking=st.booleans()),
     }[name]
@@ -169,6 +177,8 @@ def configurations(draw):
     elif draw(st.booleans()):
         tables["codec"] = {"name": "sketched"}
         tables["sketch"] = draw(merged(families, sizes, bits))
+    else:
+        tables["codec"] = draw(codecs)
     tables |= draw(some(name=names, seed=st.integers(0, 2**64 - 1), engine=some(workers=st.integers(0, 8))))
     return tables
 
@@ -262,6 +272,9 @@ WRONG_TYPES = [
     ({"algorithm": {"error_feedback": 1}}, "algorithm.error_feedback must be true or false, got 1."),
     ({"algorithm": {"name": "iterative"}, "sketch": {"bits": "4"}}, "sketch.bits must be an integer, got '4'."),
     ({"algorithm": {"name": "iterative"}, "sketch": {"name": []}}, "sketch.name must be text in quotes, got []."),
+    ({"codec": {"name": "top_k", "ratio": "few"}}, "codec.ratio must be a number, got 'few'."),
+    ({"codec": {"name": "top_k", "bits": "4"}}, "codec.bits must be an integer, got '4'."),
+    ({"codec": {"name": "top_k", "size": True}}, "codec.size must be an integer, got True."),
     ({"model": {"hidden": "wide"}}, "model.hidden must be a list, got 'wide'."),
     ({"model": {"hidden": [20, 2.5]}}, "model.hidden[1] must be an integer, got [20, 2.5]."),
 ]
@@ -286,6 +299,9 @@ IMPOSSIBLE = [
     ({"algorithm": {"name": "fetchsgd"}, "sketch": {"bits_down": 4}}, "'fetchsgd' sends float32 only", "Remove it"),
     ({"codec": {"name": "sketched"}, "sketch": {"bits_down": 4}}, "sketch.bits_down = 4 has no effect", "Remove it"),
     ({"codec": {"name": "dense", "level": 3}}, "codec 'dense' has no option", "'level'"),
+    ({"codec": {"name": "top_k", "ratio": 0.1, "size": 5}}, "codec.ratio = 0.1 and codec.size = 5", "Remove one."),
+    ({"codec": {"name": "top_k", "ratio": 1.5}}, "got 1.5", "above 0 and at most 1"),
+    ({"codec": {"name": "dense", "ratio": 0.5}}, "codec 'dense' has no option 'ratio'", "It has"),
     ({"codec": {"name": "sketched", "ratio": 0.1}}, "codec 'sketched' has no option 'ratio'", "[sketch]"),
     ({"algorithm": ITERATIVE, "sketch": {"bits": 5}}, "got bits = 5", "32, 16, 8, 4, 3, 2 or 1 bits"),
     ({"algorithm": ITERATIVE, "sketch": {"bits_down": 0}}, "got bits = 0", "32, 16, 8, 4, 3, 2 or 1 bits"),
@@ -373,6 +389,9 @@ def test_labels_say_what_is_sent():
 
     assert label() == "fedavg"
     assert label(codec={"name": "sketched"}, sketch={"ratio": 0.01}) == "fedavg srht 1/100"
+    assert label(codec={"name": "top_k"}, algorithm={"error_feedback": True}) == "fedavg top_k 1/10 error feedback"
+    assert label(codec={"name": "rand_k", "size": 50, "bits": 4}) == "fedavg rand_k 50 4 bits"
+    assert label(codec={"name": "qsgd", "bits": 2}, algorithm={"prediction": True}) == "fedavg qsgd 2 bits prediction"
     assert label(algorithm={"name": "iterative", "form": "projection"}) == "iterative srht 1/10 projection"
     assert label(algorithm={"name": "iterative"}, sketch={"bits": 4, "bits_down": 8}) == "iterative srht 1/10 4/8 bits"
     assert label(algorithm={"name": "fetchsgd"}, sketch={"size": 5_000}) == "fetchsgd count 5,000"

@@ -26,7 +26,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 PUBLIC_MODULES = (
     "sketchfed",
     *(f"sketchfed.{name}" for name in ("algorithms", "codecs", "data", "engines", "models", "planner", "sketches")),
-    *(f"sketchfed.{name}" for name in ("training", "wire")),
+    *(f"sketchfed.{name}" for name in ("tasks", "training", "wire")),
 )
 
 

@@ -19,6 +19,7 @@ from sketchfed.algorithms import FedAvg, FetchSgd, Iterative
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.errors import DivergedError
 from sketchfed.server import Server
+from sketchfed.server import wild as wild_norms
 from sketchfed.wire import Bits, Packet, pack, unpack
 
 COUNT = SketchSettings(name="count", size=15)
@@ -286,6 +287,51 @@ def test_finite_replies_that_add_up_to_infinity_end_training_too(name):
         server.advance()
     assert server.round == 0
     assert torch.equal(weights_of(server), before)
+
+
+def wild(value: float) -> Tamper:
+    """Client 1 sends the same value everywhere, in a packet that is otherwise as it should be."""
+
+    def tamper(replies):
+        packet = unpack(replies[1])
+        arrays = {key: torch.full(array.shape, value) for key, array in packet.arrays.items()}
+        return replies | {1: pack(replace(packet, arrays=arrays))}
+
+    return tamper
+
+
+@pytest.mark.parametrize("value", [1e5, 1e15, 1e30, -3e38])
+@pytest.mark.parametrize("name", ["fedavg", "iterative", "fetchsgd"])
+def test_a_reply_of_wild_values_is_screened_and_training_is_that_of_the_others(name, value, caplog):
+    honest, attacked = (federation(ALGORITHMS[name], data_of(4)) for _ in range(2))
+    honest.engine.tamper = lambda replies: {client: reply for client, reply in replies.items() if client != 1}
+    attacked.engine.tamper = wild(value)
+    for server in (honest, attacked):
+        advanced(server, 5)
+    assert torch.equal(weights_of(attacked), weights_of(honest))
+    assert (attacked.ledger.refused, honest.ledger.refused) == (5, 0)
+    assert attacked.ledger.known == honest.ledger.known
+    said = "norm of what it sent is not finite" if abs(value) > 1e18 else "more than 1000 times the median"
+    assert f"round 5 goes on without client 1: {'the' if abs(value) > 1e18 else 'what it sent has'}" in caplog.text
+    assert said in caplog.text
+
+
+def test_screening_can_be_turned_off_but_for_what_is_not_finite():
+    for value, refused in ((1e5, 0), (1e30, 1)):
+        server = federation(replace(ALGORITHMS["fedavg"], screening=0), data_of(4), tamper=wild(value))
+        server.advance()
+        assert server.ledger.refused == refused
+
+
+def test_norms_are_compared_with_the_median_of_three_or_more():
+    assert wild_norms({0: 1.0, 1: 1e9}, 1_000) == {}
+    assert list(wild_norms({0: 1.0, 1: 1e9, 2: 2.0}, 1_000)) == [1]
+    assert wild_norms({0: 1.0, 1: 1e9, 2: 2.0}, 0) == {}
+    assert wild_norms({0: 0.0, 1: 5.0, 2: 0.0}, 1_000) == {}, "where most have nothing to say, nothing can be told"
+    assert wild_norms({0: 1.0, 1: 1e9, 2: 1e9}, 1_000) == {}, "most decide"
+    for few in (1, 2, 3, 5):
+        assert list(wild_norms({0: math.nan} | dict.fromkeys(range(1, few), 1.0), 1_000)) == [0]
+    assert set(wild_norms({0: math.inf, 1: 1.0, 2: 5_000.0, 3: 2.0, 4: 1.0}, 1_000)) == {0, 2}
 
 
 def test_runs_with_equal_seeds_are_equal_and_others_are_not():

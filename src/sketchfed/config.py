@@ -136,18 +136,22 @@ class Config:
         sketch: SketchSettings | None = getattr(self.algorithm, "sketch", None)
         codec: CodecSettings | None = getattr(self.algorithm, "codec", None)
         words = [self.algorithm.name]
-        if codec is not None and codec.name not in ("dense", "sketched"):
-            words.append(codec.name)
+        if codec is not None and codec.label:
+            words.append(codec.label)
         if sketch is not None:
             words.append(sketch.label)
-        for setting, word in (("form", "projection"), ("error_feedback", True)):
-            if getattr(self.algorithm, setting, None) == word:
-                words.append("projection" if setting == "form" else "error feedback")
+        for setting, chosen, word in (
+            ("form", "projection", "projection"),
+            ("error_feedback", True, "error feedback"),
+            ("prediction", True, "prediction"),
+        ):
+            if getattr(self.algorithm, setting, None) == chosen:
+                words.append(word)
         return " ".join(words)
 
     def completed(self, *, dim: int, clients: int) -> "Config":
         """The same with every default spelled out, also those that hang on the model's size and the number of clients."""
-        algorithm = self.algorithm.resolved(dim)
+        algorithm = self.algorithm.resolved(dim, clients)
         if algorithm.local_steps is None:
             algorithm = replace(algorithm, local_epochs=algorithm.work.epochs)
         sketch: SketchSettings | None = getattr(algorithm, "sketch", None)

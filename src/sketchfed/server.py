@@ -1,10 +1,12 @@
 """The server's side of a run: whom to ask, what to send, what to accept, and how many bytes that took."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
-from sketchfed.algorithms import Algorithm, State
+from sketchfed.algorithms import Algorithm, RoundContext, State
 from sketchfed.algorithms.base import round_seed, to_snapshot
 from sketchfed.engines.base import Engine
 from sketchfed.errors import DivergedError, SketchfedError, WireError
@@ -50,7 +52,7 @@ class Server:
 
     def cohort(self) -> list[int]:
         """The clients of the next round, uniform without replacement."""
-        count = max(1, round(self.algorithm.participation * self.engine.clients))
+        count = self.algorithm.planned(self.engine.clients)
         stream = round_seed(self.seed, self.round).child("cohort").stream
         return [int(client) for client in subset(stream, dim=self.engine.clients, size=count)]
 
@@ -103,34 +105,45 @@ class Server:
 
     def _whole(self) -> bytes:
         if self._packed[0] != self.round:
-            snapshot = to_snapshot(self.state.replica, momentum=self.algorithm.replicates_momentum)
+            snapshot = to_snapshot(self.state.replica, self.algorithm.replicated)
             self._packed = self.round, pack(snapshot)
         return self._packed[1]
 
     def _accepted(self, tasks: Mapping[int, bytes], replies: Mapping[int, bytes]) -> tuple[list[Packet], dict[int, str]]:
         """The packets that can be used, in the order of clients, and why others cannot: they are dropped, not fatal."""
-        packets, reasons = [], {}
+        packets: dict[int, Packet] = {}
+        norms: dict[int, float] = {}
+        reasons: dict[int, str] = {}
         for client in tasks:
             if client not in replies:
                 reasons[client] = self.engine.complaints.get(client, "no reply came")
                 continue
             self.ledger.uplink_bytes += len(replies[client])
             try:
-                packet = unpack(replies[client])
-                if packet.scalars.get("round") != self.round:
-                    raise WireError(f"it is for round {packet.scalars.get('round')!r}, not {self.round}.")
-                if packet.clients != 1:  # who claims to speak for many would outweigh all others in the mean
-                    raise WireError(f"it claims to stand for {packet.clients:,} clients; a client speaks for itself.")
-                self.algorithm.check(packet, len(self.state.replica.weights), client)
+                packets[client], norm = self._read(replies[client], client)
+                if norm is not None:
+                    norms[client] = norm
             except SketchfedError as error:
                 self.ledger.refused += 1
                 reasons[client] = str(error)
-                continue
-            packets.append(packet)
-            self.ledger.replies += 1
-            self.ledger.known[client] = self.round
+        for client, reason in wild(norms, self.algorithm.screening).items():
+            del packets[client]
+            self.ledger.refused += 1
+            reasons[client] = reason
+        self.ledger.replies += len(packets)
+        self.ledger.known |= dict.fromkeys(packets, self.round)
         self._tell(reasons)
-        return packets, reasons
+        return list(packets.values()), reasons
+
+    def _read(self, reply: bytes, client: int) -> tuple[Packet, float | None]:
+        """The packet of a reply, if it is one that this round can use, and its norm."""
+        packet = unpack(reply)
+        if packet.scalars.get("round") != self.round:
+            raise WireError(f"it is for round {packet.scalars.get('round')!r}, not {self.round}.")
+        if packet.clients != 1:  # who claims to speak for many would outweigh all others in the mean
+            raise WireError(f"it claims to stand for {packet.clients:,} clients; a client speaks for itself.")
+        context = RoundContext(round=self.round, seed=self.seed, client=client)
+        return packet, self.algorithm.check(packet, len(self.state.replica.weights), context)
 
     def _tell(self, reasons: Mapping[int, str]) -> None:
         """Log who is left out of this round, a line a reason."""
@@ -138,3 +151,22 @@ class Server:
             clients = [client for client, own in reasons.items() if own == reason]
             named = ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
             log.warning("round %d goes on without client %s: %s", self.round + 1, named, reason)
+
+
+def wild(norms: Mapping[int, float], ratio: float) -> dict[int, str]:
+    """Clients whose norm is not finite, or more than `ratio` times the median of three or more, and what is said of them.
+
+    One reply of 1e30 makes the mean worthless, and a bound for all runs does not exist: how long updates are depends on the
+    model and shrinks as it learns. The others of the round tell, as long as most of them are honest. Where the median is zero
+    nothing can be told.
+    """
+    reasons = {client: "the norm of what it sent is not finite." for client, norm in norms.items() if not math.isfinite(norm)}
+    finite = {client: norm for client, norm in norms.items() if client not in reasons}
+    middle = median([*finite.values(), *(math.inf for _ in reasons)]) if len(norms) >= 3 else 0.0
+    if ratio and 0 < middle < math.inf:
+        reasons |= {
+            client: f"what it sent has norm {norm:.3g}, more than {ratio:g} times the median {middle:.3g} of this round."
+            for client, norm in finite.items()
+            if norm > ratio * middle
+        }
+    return reasons

@@ -7,10 +7,12 @@ from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, FedAvg, Iterative, Replica, RoundContext
 from sketchfed.algorithms.base import from_snapshot, to_snapshot
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
-from sketchfed.codecs import Dense, Sketched
+from sketchfed.codecs import CODECS, Dense, Sketched
 from sketchfed.errors import InputError, UnknownNameError, WireError
 from sketchfed.training import LocalWork
 from sketchfed.wire import Packet, pack, unpack
+
+MOMENTUM = ("velocity",)
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -30,6 +32,8 @@ REFUSED = [
     ({"local_momentum": 1.0}, "local_momentum must be from 0 to below 1, got 1.0"),
     ({"global_momentum": -0.1}, "global_momentum must be from 0 to below 1, got -0.1"),
     ({"weight_decay": -1e-3}, "weight_decay must not be negative, got -0.001"),
+    ({"screening": 0.5}, "screening is a multiple of the median norm, at least 1, or 0 for no screening, got 0.5"),
+    ({"screening": float("nan")}, "screening is a multiple"),
 ]
 
 
@@ -114,29 +118,65 @@ def test_options_that_no_codec_has_are_refused_and_not_forgotten():
     with pytest.raises(InputError, match=r"codec 'sketched' has no option 'bits'. What it sends is said in \[sketch\]"):
         CodecSettings(name="sketched", options={"bits": 4})
     for option in ("level", "dim"):
-        with pytest.raises(InputError, match=f"codec 'dense' has no option '{option}'"):
+        with pytest.raises(InputError, match=f"codec 'dense' has no option '{option}'. It has .*precision"):
             CodecSettings(options={option: 3})
+    with pytest.raises(InputError, match=r"codec 'top_k' has no option 'levels'. It has ratio, size, .*bits"):
+        CodecSettings(name="top_k", options={"levels": 3})
+    for size in ({"ratio": 0.5}, {"size": 3}):
+        with pytest.raises(InputError, match=f"codec 'dense' has no option '{next(iter(size))}'"):
+            CodecSettings(**size)
+
+
+def test_a_codec_says_its_size_once_and_sends_a_tenth_or_all_if_it_says_nothing():
+    assert CodecSettings(name="top_k").codec(1_000, None).size == 100
+    assert CodecSettings(name="top_k", ratio=0.25).codec(1_000, None).size == 250
+    assert CodecSettings(name="top_k", size=7).codec(1_000, None).size == 7
+    assert CodecSettings(name="qsgd").codec(1_000, None).size is None
+    assert CodecSettings(name="qsgd", ratio=0.1).codec(1_000, None).size == 100
+    with pytest.raises(InputError, match=r"codec.ratio = 0.1 and codec.size = 5 both say the size. Remove one"):
+        CodecSettings(name="top_k", ratio=0.1, size=5)
+    for settings, complaint in (({"ratio": 1.5}, "ratio is size/dim"), ({"size": 0}, "size must be at least 1, got 0")):
+        with pytest.raises(InputError, match=f"codec.{complaint}"):
+            CodecSettings(name="top_k", **settings)
+
+
+def test_options_of_a_codec_have_its_types():
+    made = CodecSettings(name="rand_proj_spatial", size=4, clients=3, options={"ensemble": "balanced", "correlation": 1})
+    assert made.codec(50, None) == CODECS["rand_proj_spatial"](dim=50, size=4, clients=3, ensemble="balanced", correlation=1)
+    sketched = CodecSettings(name="sketched", clients=3, options={"norm_bound": 2.0})
+    assert sketched.codec(50, SketchSettings(size=5)) == Sketched(dim=50, size=5, clients=3, norm_bound=2.0)
+    for name, option, value, complaint in (
+        ("top_k", "bits", "4", "codec.bits must be an integer, got '4'"),
+        ("top_k", "bits", 4.5, "codec.bits must be an integer, got 4.5"),
+        ("rand_k_spatial", "correlation", [1], r"codec.correlation must be a number or text in quotes, got \[1\]"),
+        ("qsgd", "norm_bound", "far", "codec.norm_bound must be a number, got 'far'"),
+        ("correlated", "rotate", 1, "codec.rotate must be true or false, got 1"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            CodecSettings(name=name, options={option: value})
+    with pytest.raises(InputError, match="got bits = 5"):
+        FedAvg(codec=CodecSettings(name="top_k", options={"bits": 5})).resolved(100)
 
 
 def test_a_snapshot_brings_back_the_replica_bit_for_bit():
     replica = Iterative(global_momentum=0.5).resolved(30).begin(torch.randn(30)).replica
-    for momentum in (True, False):
-        read = from_snapshot(unpack(pack(to_snapshot(replica, momentum=momentum))), dim=30, momentum=momentum)
+    for extras in (("velocity",), ()):
+        read = from_snapshot(unpack(pack(to_snapshot(replica, extras))), dim=30, extras=extras)
         assert torch.equal(read.weights, replica.weights)
-        assert (read.velocity is not None) == momentum
+        assert (read.velocity is not None) == bool(extras)
 
 
 def test_snapshots_that_do_not_fit_are_refused():
     replica = Replica(round=3, weights=torch.ones(30), velocity=torch.ones(30))
-    whole = to_snapshot(replica, momentum=True)
-    assert from_snapshot(whole, dim=30, momentum=True).round == 3
-    for bad, dim, momentum in (
-        (whole, 31, True),
-        (to_snapshot(replica, momentum=False), 30, True),
-        (Packet(kind="mean", arrays=whole.arrays, scalars={"round": 3}), 30, True),
-        (Packet(kind="snapshot", arrays=whole.arrays), 30, True),
-        (Packet(kind="snapshot", arrays=whole.arrays, scalars={"round": -1}), 30, True),
-        (Packet(kind="snapshot", arrays=whole.arrays, scalars={"round": "3"}), 30, True),
+    whole = to_snapshot(replica, MOMENTUM)
+    assert from_snapshot(whole, dim=30, extras=MOMENTUM).round == 3
+    for bad, dim, extras in (
+        (whole, 31, MOMENTUM),
+        (to_snapshot(replica), 30, MOMENTUM),
+        (Packet(kind="mean", arrays=whole.arrays, scalars={"round": 3}), 30, MOMENTUM),
+        (Packet(kind="snapshot", arrays=whole.arrays), 30, MOMENTUM),
+        (Packet(kind="snapshot", arrays=whole.arrays, scalars={"round": -1}), 30, MOMENTUM),
+        (Packet(kind="snapshot", arrays=whole.arrays, scalars={"round": "3"}), 30, MOMENTUM),
     ):
         with pytest.raises(WireError):
-            from_snapshot(bad, dim=dim, momentum=momentum)
+            from_snapshot(bad, dim=dim, extras=extras)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from federation import SEED, advanced, data_of, federation, weights_of
+from federation import CONTEXT, SEED, advanced, data_of, federation, weights_of
 from problems import by_torch, dense_model
 from sketchfed.algorithms import FedAvg, RoundContext
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
@@ -113,14 +113,14 @@ def test_the_global_rate_defaults_to_what_fits_the_compression():
 
 def test_replies_that_do_not_fit_are_refused():
     algorithm = FedAvg().resolved(28)
-    algorithm.check(Packet(kind="dense", arrays={"values": torch.ones(28)}), 28, 0)
+    algorithm.check(Packet(kind="dense", arrays={"values": torch.ones(28)}), 28, CONTEXT)
     for bad in (
         Packet(kind="dense", arrays={"values": torch.ones(27)}),
         Packet(kind="sketched", arrays={"values": torch.ones(28)}),
         Packet(kind="dense", arrays={}),
     ):
         with pytest.raises(WireError):
-            algorithm.check(bad, 28, 0)
+            algorithm.check(bad, 28, CONTEXT)
 
 
 def test_one_bit_is_refused_where_what_is_lost_accumulates():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from federation import SEED, advanced, data_of, federation, weights_of
+from federation import CONTEXT, SEED, advanced, data_of, federation, weights_of
 from problems import by_torch, dense_model
 from sketchfed.algorithms import FetchSgd, Replica, RoundContext
 from sketchfed.algorithms.settings import SketchSettings
@@ -145,9 +145,9 @@ def test_hostile_updates_are_refused(case):
 @pytest.mark.parametrize("shape", [(COLUMNS, ROWS), (ROWS, COLUMNS + 1), (ROWS * COLUMNS,), (1, ROWS, COLUMNS)])
 def test_tables_of_another_shape_are_refused(shape):
     algorithm = fetching().resolved(DIM)
-    algorithm.check(Packet(kind="table", arrays={"values": torch.ones(ROWS, COLUMNS)}), DIM, 0)
+    algorithm.check(Packet(kind="table", arrays={"values": torch.ones(ROWS, COLUMNS)}), DIM, CONTEXT)
     with pytest.raises(WireError, match=r"should carry an array 'values' of float32\[3, 9\]"):
-        algorithm.check(Packet(kind="table", arrays={"values": torch.ones(shape)}), DIM, 0)
+        algorithm.check(Packet(kind="table", arrays={"values": torch.ones(shape)}), DIM, CONTEXT)
 
 
 def test_settings_that_cannot_work_are_refused_before_the_first_round():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from federation import SEED, advanced, data_of, federation, weights_of
+from federation import CONTEXT, SEED, advanced, data_of, federation, weights_of
 from odds import mean_interval
 from problems import dense_model
 from sketchfed import PublicSeed
@@ -200,7 +200,7 @@ def test_updates_that_do_not_fit_are_refused(bits):
         with pytest.raises(WireError):
             follower.follow(state.replica, bad, SEED)
     with pytest.raises(WireError):
-        other.check(packet, 28, 0)
+        other.check(packet, 28, CONTEXT)
 
 
 def test_settings_that_cannot_work_are_refused_before_the_first_round():

@@ -52,7 +52,7 @@ class History:
         return self.participant.receive(self.replicas[start], b"".join(self.updates[start:stop]))
 
     def snapshot(self, at: int) -> bytes:
-        return pack(to_snapshot(self.replicas[at], momentum=self.algorithm.replicates_momentum))
+        return pack(to_snapshot(self.replicas[at], self.algorithm.replicated))
 
 
 @cache
@@ -148,7 +148,7 @@ def test_tasks_that_are_none_are_refused():
         "absurd round": update_with(update, round=2**63 - 1),
         "other kind": pack(Packet(kind="other", arrays=update.arrays, scalars={"round": 0})),
         "other size": pack(Packet(kind="mean", arrays={"values": torch.ones(7)}, scalars={"round": 0})),
-        "wrong model": pack(to_snapshot(Replica(round=3, weights=torch.ones(27)), momentum=False)),
+        "wrong model": pack(to_snapshot(Replica(round=3, weights=torch.ones(27)))),
     }
     for task in cases.values():
         with pytest.raises(WireError):

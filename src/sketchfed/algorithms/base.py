@@ -23,6 +23,8 @@ class Replica:
     weights: Tensor
     velocity: Tensor | None = None
     """The global momentum, where there is one."""
+    prediction: Tensor | None = None
+    """What the next mean change is expected to be, where clients send how theirs differs from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ class RoundContext:
     round: int
     seed: PublicSeed
     client: int
+    prediction: Tensor | None = None
+    """That of the replica from which the client started."""
 
     @property
     def shared(self) -> PublicSeed:
@@ -79,6 +83,8 @@ class Algorithm(ABC):
     global_rate: float | None = None
     """The step of the server; if absent, a default that fits the compression."""
     global_momentum: float = 0.0
+    screening: float = 1_000.0
+    """A reply whose norm is more than so many times the median norm of its round is refused; 0 takes all that are finite."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -101,13 +107,17 @@ class Algorithm(ABC):
         )
 
     @property
-    def replicates_momentum(self) -> bool:
-        """Whether clients need the global momentum to follow, or only the server has it."""
-        return False
+    def replicated(self) -> tuple[str, ...]:
+        """What clients need beside weights to take part: 'velocity' to follow with momentum, or 'prediction'."""
+        return ()
+
+    def planned(self, clients: int) -> int:
+        """How many of so many clients take part in a round."""
+        return max(1, round(self.participation * clients))
 
     @abstractmethod
-    def resolved(self, dim: int) -> "Algorithm":
-        """The same algorithm with every default that depends on the model's size filled in."""
+    def resolved(self, dim: int, clients: int | None = None) -> "Algorithm":
+        """The same algorithm with every default filled in that depends on the model's size or the number of clients."""
 
     def begin(self, weights: Tensor) -> State:
         """The server's state before round 0."""
@@ -119,8 +129,8 @@ class Algorithm(ABC):
         """What a client sends for the change that its local work made, and what it keeps until it takes part again."""
 
     @abstractmethod
-    def check(self, packet: Packet, dim: int, client: int) -> None:
-        """Raise `WireError` unless `server` can use this packet."""
+    def check(self, packet: Packet, dim: int, context: RoundContext) -> float | None:
+        """Raise `WireError` unless `server` can use this packet of a client; the norm behind it, by which it is screened."""
 
     @abstractmethod
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet | None]:
@@ -140,23 +150,17 @@ class Algorithm(ABC):
         return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity)
 
 
-def to_snapshot(replica: Replica, *, momentum: bool) -> Packet:
-    """What of a replica clients need, as a packet."""
-    arrays = {"weights": replica.weights}
-    if momentum:
-        assert replica.velocity is not None
-        arrays["velocity"] = replica.velocity
+def to_snapshot(replica: Replica, extras: tuple[str, ...] = ()) -> Packet:
+    """What of a replica clients need, as a packet; `extras` are the `replicated` tensors of the algorithm."""
+    arrays = {name: getattr(replica, name) for name in ("weights", *extras)}
     return Packet(kind="snapshot", arrays=arrays, scalars={"round": replica.round})
 
 
-def from_snapshot(packet: Packet, *, dim: int, momentum: bool) -> Replica:
+def from_snapshot(packet: Packet, *, dim: int, extras: tuple[str, ...] = ()) -> Replica:
     """The replica of a packet."""
     expect_kind(packet, "snapshot")
-    return Replica(
-        round=int(number_named(packet, "round", least=0, most=2**63)),
-        weights=tensor_named(packet, "weights", shape=(dim,)),
-        velocity=tensor_named(packet, "velocity", shape=(dim,)) if momentum else None,
-    )
+    tensors = {name: tensor_named(packet, name, shape=(dim,)) for name in ("weights", *extras)}
+    return Replica(round=int(number_named(packet, "round", least=0, most=2**63)), **tensors)
 
 
 def _check_settings(algorithm: Algorithm) -> None:
@@ -181,5 +185,9 @@ def _check_settings(algorithm: Algorithm) -> None:
     for name in ("local_momentum", "global_momentum"):
         if not 0 <= getattr(a, name) < 1:
             raise InputError(f"algorithm.{name} must be from 0 to below 1, got {getattr(a, name)}.")
+    if not (a.screening == 0 or 1 <= a.screening < float("inf")):
+        raise InputError(
+            f"algorithm.screening is a multiple of the median norm, at least 1, or 0 for no screening, got {a.screening}."
+        )
     if not 0 <= a.weight_decay < float("inf"):
         raise InputError(f"algorithm.weight_decay must not be negative, got {a.weight_decay}.")

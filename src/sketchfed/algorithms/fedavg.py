@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, RoundContext, State, round_seed
 from sketchfed.algorithms.settings import TOO_COARSE, CodecSettings, SketchSettings, default_global_rate
 from sketchfed.codecs import Codec, Sketched
+from sketchfed.codecs.feedback import encode_with_memory
+from sketchfed.codecs.prediction import prediction_gain
+from sketchfed.codecs.spatial import Spatial
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet
@@ -22,42 +26,71 @@ class FedAvg(Algorithm):
     is over clients, each with the same weight, as in Song et al. 2023; McMahan et al. weigh by examples. With
     `error_feedback` a client adds to its update what the codec lost of the last one (Seide et al. 2014; Karimireddy et
     al. 2019). What is lost must then be less than what was sent, or it grows from round to round: an unbiased sketch loses
-    about dim/size times as much, so it is taken as the projection (size/dim)·RᵀR.
+    about dim/size times as much, so it is taken as the projection (size/dim)·RᵀR, and so for other codecs (`Codec.shrinkage`).
+
+    With `prediction` clients send how their change differs from a prediction p, which travels down with the model, and the
+    server adds p back: Rand-k-Temporal of Jhunjhunwala et al. 2021 for any codec, where p is the last decoded mean, or follows
+    it as fast as errors do not grow (`codecs.prediction`). What is subtracted from every change is added to their mean,
+    so error feedback goes with it: what got across and what is kept are still all that was wanted.
     """
 
     codec: CodecSettings = field(default_factory=CodecSettings)
     sketch: SketchSettings | None = None
     error_feedback: bool = False
+    prediction: bool = False
 
     name = "fedavg"
     summary = "whole models down, updates up by any codec"
     source = "McMahan et al. 2017"
     incremental = False
 
-    def resolved(self, dim: int) -> Self:
-        codec = self._codec(dim)
-        if self.error_feedback and isinstance(codec, Sketched) and codec.bits == 1:
-            raise InputError(f"one bit a coefficient loses more than it sends, so {TOO_COARSE}")
-        rate = default_global_rate(codec.size / dim) if isinstance(codec, Sketched) and not self.error_feedback else 1.0
-        return replace(self, global_rate=self.global_rate or rate * (1 - self.global_momentum))
+    @property
+    def replicated(self) -> tuple[str, ...]:
+        return ("prediction",) if self.prediction else ()
+
+    def resolved(self, dim: int, clients: int | None = None) -> Self:
+        planned = replace(self, codec=self.codec.completed(None if clients is None else self.planned(clients)))
+        codec = planned._codec(dim)
+        if self.error_feedback and isinstance(codec, Sketched | Spatial) and codec.bits == 1:
+            raise InputError(f"{TOO_COARSE}{'sketch' if codec.name == 'sketched' else 'codec'}.bits = 2 or more.")
+        rate = default_global_rate(codec.shrinkage) if codec.unbiased and not self.error_feedback else 1.0
+        return replace(planned, global_rate=self.global_rate or rate * (1 - self.global_momentum))
+
+    def begin(self, weights: Tensor) -> State:
+        state = super().begin(weights)
+        if self.prediction:
+            state = replace(state, replica=replace(state.replica, prediction=torch.zeros_like(weights)))
+        learns = type(self._codec(len(weights))).learn is not Codec.learn
+        return replace(state, own={"knowledge": torch.zeros(0)}) if learns else state
 
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         codec = self._codec(len(change))
-        wanted = change if memory is None else change + memory
-        packet = codec.bare(codec.encode(wanted, context.shared, context.client))
-        return packet, wanted - self._mean(codec, [packet], context.shared) if self.error_feedback else None
+        new = change if context.prediction is None else change - context.prediction
+        if not self.error_feedback:
+            return codec.bare(codec.encode(new, context.shared, context.client)), None
+        packet, memory = encode_with_memory(codec, new, memory, context.shared, context.client)
+        return codec.bare(packet), memory
 
-    def check(self, packet: Packet, dim: int, client: int) -> None:
-        self._codec(dim).check(packet, client)
+    def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
+        return self._codec(dim).check(packet, context.client, context.shared)
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, None]:
-        codec = self._codec(len(state.replica.weights))
-        mean = self._mean(codec, packets, round_seed(seed, state.replica.round))
-        return replace(state, replica=self.moved(state.replica, mean)), None
+        codec, shared = self._codec(len(state.replica.weights)), round_seed(seed, state.replica.round)
+        kept = state.own.get("knowledge")
+        knowledge = kept if kept is not None and kept.numel() else None
+        new = codec.decode(packets, shared, knowledge)
+        if self.error_feedback:
+            new = codec.shrinkage * new
+        learnt = codec.learn(packets, shared, knowledge)
+        own = state.own if learnt is None else {"knowledge": learnt}
+        expected = state.replica.prediction
+        if expected is None:
+            return State(replica=self.moved(state.replica, new), own=own), None
+        prediction = torch.add(expected, new, alpha=self._gain(codec))
+        return State(replica=replace(self.moved(state.replica, expected + new), prediction=prediction), own=own), None
 
-    def _mean(self, codec: Codec, packets: Sequence[Packet], shared: PublicSeed) -> Tensor:
-        mean = codec.decode(packets, shared)
-        return mean.mul_(codec.size / codec.dim) if self.error_feedback and isinstance(codec, Sketched) else mean
+    def _gain(self, codec: Codec) -> float:
+        return prediction_gain(codec, clients=codec.clients or 1, error_feedback=self.error_feedback)
 
     def _codec(self, dim: int) -> Codec:
         return self.codec.codec(dim, self.sketch)

@@ -1,5 +1,6 @@
 """FetchSGD: momentum and error accumulate inside a count sketch, and the largest coordinates are fetched from it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -55,7 +56,7 @@ class FetchSgd(Algorithm):
         if self.fetched is not None and self.fetched < 1:
             raise InputError(f"algorithm.fetched must be at least 1, got {self.fetched}.")
 
-    def resolved(self, dim: int) -> Self:
+    def resolved(self, dim: int, clients: int | None = None) -> Self:
         size = self.sketch.size_for(dim)
         if size < self.rows:
             raise InputError(f"a table of {size} cells has no {self.rows} rows. Raise sketch.ratio or lower algorithm.rows.")
@@ -71,8 +72,9 @@ class FetchSgd(Algorithm):
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         return Packet(kind="table", arrays={"values": self._sketched(change, context.seed)}), None
 
-    def check(self, packet: Packet, dim: int, client: int) -> None:
-        tensor_named(expect_kind(packet, "table"), "values", shape=(self.rows, self._columns(dim)))
+    def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
+        table = tensor_named(expect_kind(packet, "table"), "values", shape=(self.rows, self._columns(dim)))
+        return float(table.norm()) / math.sqrt(self.rows)  # each row is a sketch that keeps the norm in expectation
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet]:
         dim = len(state.replica.weights)

@@ -41,13 +41,13 @@ class Iterative(Algorithm):
         if self.form not in ("unbiased", "projection"):
             raise InputError(f"algorithm.form is 'unbiased' or 'projection', got {self.form!r}.")
         if self.form == "projection" and self.sketch.bits == 1:
-            raise InputError(f"one bit a coefficient loses more than it sends, so {TOO_COARSE}")
+            raise InputError(f"{TOO_COARSE}sketch.bits = 2 or more.")
 
     @property
-    def replicates_momentum(self) -> bool:
-        return self.global_momentum > 0
+    def replicated(self) -> tuple[str, ...]:
+        return ("velocity",) if self.global_momentum else ()
 
-    def resolved(self, dim: int) -> Self:
+    def resolved(self, dim: int, clients: int | None = None) -> Self:
         self._codec(dim)  # refuses what cannot be sent, now
         rate = 1.0 if self.form == "projection" else default_global_rate(self.sketch.size_for(dim) / dim)
         return replace(self, global_rate=self.global_rate or rate * (1 - self.global_momentum))
@@ -60,8 +60,8 @@ class Iterative(Algorithm):
         packet = codec.bare(codec.encode(wanted, context.shared, context.client))
         return packet, wanted - self._desketched(codec, codec.read(packet, context.shared), context.shared)
 
-    def check(self, packet: Packet, dim: int, client: int) -> None:
-        self._codec(dim).check(packet, client)
+    def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
+        return self._codec(dim).check(packet, context.client, context.shared)
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet]:
         dim, shared = len(state.replica.weights), round_seed(seed, state.replica.round)

@@ -1,18 +1,20 @@
 """The tables [sketch] and [codec] of a configuration: which sketch or codec, before the model's size is known."""
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, get_type_hints
 
-from sketchfed.codecs import CODECS, Codec, Sketched
+from sketchfed.codecs import CODECS, Codec, Sketched, make_codec, option_names
 from sketchfed.codecs.rounding import check_width
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.sketches import SKETCHES
+from sketchfed.tables import check_type
 
 DEFAULT_RATIO = 0.1
 """size/dim where neither was said."""
-TOO_COARSE = "the memory of error feedback grows without end. Use sketch.bits = 2 or more."
-"""Why one bit a coefficient is refused where clients keep what did not get across."""
+TOO_COARSE = "one bit a coefficient loses more than it sends, so the memory of error feedback grows without end. Use "
+"""Why one bit is refused where clients keep what did not get across, but for which bits to use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +32,7 @@ class SketchSettings:
     def __post_init__(self) -> None:
         if self.name not in SKETCHES:
             raise UnknownNameError("sketch", self.name, SKETCHES)
-        if self.ratio is not None and self.size is not None:
-            raise InputError(f"sketch.ratio = {self.ratio} and sketch.size = {self.size} both say the size. Remove one.")
-        if self.ratio is not None and not 0 < self.ratio <= 1:
-            raise InputError(f"sketch.ratio is size/dim, above 0 and at most 1, got {self.ratio}.")
-        if self.size is not None and self.size < 1:
-            raise InputError(f"sketch.size must be at least 1, got {self.size}.")
+        _check_size("sketch", self.ratio, self.size)
         check_width(self.bits)
         check_width(self.down)
         for option, value in self.options.items():
@@ -45,19 +42,12 @@ class SketchSettings:
     @property
     def label(self) -> str:
         """Family, size and bits, in a few words."""
-        if self.size is not None:
-            size = f"{self.size:,}"
-        else:
-            ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
-            size = f"1/{1 / ratio:.4g}" if ratio < 1 else "1"
         bits = f" {self.bits} bits" if self.bits == self.down else f" {self.bits}/{self.down} bits"
-        return f"{self.name} {size}{bits if (self.bits, self.down) != (32, 32) else ''}"
+        return f"{self.name} {_size_label(self.ratio, self.size)}{bits if (self.bits, self.down) != (32, 32) else ''}"
 
     def size_for(self, dim: int) -> int:
         """The number of coefficients for a model of `dim` parameters; a tenth unless something was said."""
-        return (
-            self.size if self.size is not None else max(1, round((DEFAULT_RATIO if self.ratio is None else self.ratio) * dim))
-        )
+        return _size_for(dim, self.ratio, self.size)
 
     @property
     def down(self) -> int:
@@ -72,24 +62,89 @@ class SketchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CodecSettings:
-    """Which codec carries FedAvg's updates."""
+    """Which codec carries FedAvg's updates: `size` numbers each, or `ratio` = size/dim, and whatever options that codec has."""
 
     name: str = "dense"
+    ratio: float | None = None
+    size: int | None = None
+    clients: int | None = None
+    """How many clients a round is planned with; `participation` of all of them if absent."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name not in CODECS:
             raise UnknownNameError("codec", self.name, CODECS)
-        known = [] if self.name == "sketched" else [setting.name for setting in fields(CODECS[self.name])]
-        for option in self.options:
-            if option not in known or option == "dim":
-                hint = " What it sends is said in [sketch]." if self.name == "sketched" else ""
-                raise InputError(f"codec '{self.name}' has no option {option!r}.{hint}")
+        given = {key: value for key, value in (("ratio", self.ratio), ("size", self.size)) if value is not None} | self.options
+        known = _known_options(self.name)
+        for option in given:
+            if option not in known:
+                there = " What it sends is said in [sketch]." if self.name == "sketched" else f" It has {', '.join(known)}."
+                raise InputError(f"codec '{self.name}' has no option {option!r}.{there}")
+        _check_size("codec", self.ratio, self.size)
+        hints = get_type_hints(CODECS[self.name])
+        for option, value in self.options.items():
+            check_type(value, hints[option], f"codec.{option}")
+
+    @property
+    def label(self) -> str:
+        """The codec, its size and bits, in a few words; nothing for what needs no word."""
+        if self.name in ("dense", "sketched"):
+            return ""
+        size = f" {_size_label(self.ratio, self.size)}" if self._sends_some else ""
+        bits = f" {self.options['bits']} bits" if self.options.get("bits", 32) != 32 else ""
+        return f"{self.name}{size}{bits}"
+
+    def completed(self, clients: int | None) -> "CodecSettings":
+        """The same with what was not said filled in; a round is planned with so many clients."""
+        ratio = DEFAULT_RATIO if self._sends_some and self.ratio is None and self.size is None else self.ratio
+        return replace(self, ratio=ratio, clients=clients if self.clients is None else self.clients)
 
     def codec(self, dim: int, sketch: SketchSettings | None) -> Codec:
+        """The codec for updates of `dim` numbers; `sketch` is for the codec 'sketched'."""
         if self.name == "sketched":
-            return (sketch or SketchSettings()).codec(dim)
-        return CODECS[self.name](dim=dim, **self.options)
+            return replace((sketch or SketchSettings()).codec(dim), clients=self.clients, **self.options)
+        size = _size_for(dim, self.ratio, self.size) if self._sends_some else None
+        return _codec(self.name, dim, size, self.clients, tuple(sorted(self.options.items())))
+
+    @property
+    def _sends_some(self) -> bool:
+        """Whether a size was asked for, or the codec cannot do without one; others send all coordinates."""
+        needed = any(setting.name == "size" and setting.default is MISSING for setting in fields(CODECS[self.name]))
+        return self.ratio is not None or self.size is not None or (needed and self.name != "sketched")
+
+
+def _known_options(name: str) -> list[str]:
+    """The keys of [codec] for a codec; those of 'sketched' are in [sketch], but for the bound on what it sends."""
+    if name == "sketched":
+        return ["norm_bound"]
+    sized = any(setting.name == "size" for setting in fields(CODECS[name]))
+    return (["ratio", "size"] if sized else []) + option_names(name)
+
+
+@lru_cache(maxsize=8)
+def _codec(name: str, dim: int, size: int | None, clients: int | None, options: tuple[tuple[str, Any], ...]) -> Codec:
+    """All clients of a round use one object, so what it computes is computed once."""
+    return make_codec(name, dim=dim, size=size, clients=clients, **dict(options))
+
+
+def _check_size(where: str, ratio: float | None, size: int | None) -> None:
+    if ratio is not None and size is not None:
+        raise InputError(f"{where}.ratio = {ratio} and {where}.size = {size} both say the size. Remove one.")
+    if ratio is not None and not 0 < ratio <= 1:
+        raise InputError(f"{where}.ratio is size/dim, above 0 and at most 1, got {ratio}.")
+    if size is not None and size < 1:
+        raise InputError(f"{where}.size must be at least 1, got {size}.")
+
+
+def _size_for(dim: int, ratio: float | None, size: int | None) -> int:
+    return size if size is not None else max(1, round((DEFAULT_RATIO if ratio is None else ratio) * dim))
+
+
+def _size_label(ratio: float | None, size: int | None) -> str:
+    if size is not None:
+        return f"{size:,}"
+    ratio = DEFAULT_RATIO if ratio is None else ratio
+    return f"1/{1 / ratio:.4g}" if ratio < 1 else "1"
 
 
 def default_global_rate(ratio: float) -> float:

@@ -35,7 +35,7 @@ class Participant:
         last = unpack(parts[-1])
         target = int(number_named(last, "round", least=0, most=2**62))
         if last.kind == "snapshot":
-            return from_snapshot(last, dim=self.trainer.dim, momentum=self.algorithm.replicates_momentum)
+            return from_snapshot(last, dim=self.trainer.dim, extras=self.algorithm.replicated)
         if replica is None:
             raise WireError("this client holds no replica yet, so updates are of no use to it. Send it the whole model.")
         if last.kind != "begin":
@@ -54,7 +54,7 @@ class Participant:
 
     def answer(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> tuple[bytes, Tensor | None]:
         """The reply after local training, and what the client keeps until it takes part again."""
-        context = RoundContext(round=replica.round, seed=self.seed, client=client)
+        context = RoundContext(round=replica.round, seed=self.seed, client=client, prediction=replica.prediction)
         trained = self.trainer.train(replica.weights, examples, self.algorithm.work, context.own)
         packet, memory = self.algorithm.client(trained.sub_(replica.weights), memory, context)
         return pack(packet.stamped(round=replica.round)), memory

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from sketchfed.algorithms import Algorithm
+from sketchfed.algorithms import Algorithm, FedAvg
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Trainer
@@ -17,8 +17,7 @@ def advise(algorithm: Algorithm, workload: Workload, trainer: Trainer) -> str:
     """The steps that were taken, and the one that theory allows: 1/(8(1 + α)LK) (Song et al. 2023, Thm 5.1)."""
     examples = workload.examples(0)
     steps = algorithm.work.count(len(examples.x))
-    sketch: SketchSettings | None = getattr(algorithm, "sketch", None)
-    alpha = sketch.codec(trainer.dim).sketch(PublicSeed(0)).exact_alpha if sketch is not None else 0.0
+    alpha = _alpha(algorithm, trainer.dim)
     smoothness = _smoothness(workload, examples)
     if not math.isfinite(smoothness):
         return "Even at the first weights the loss is not finite: look for NaN, infinity or huge numbers in the data."
@@ -29,6 +28,15 @@ def advise(algorithm: Algorithm, workload: Workload, trainer: Trainer) -> str:
         f"1/(8(1 + α)LK) with α = {alpha:.3g}, K = {steps}, and L = {smoothness:.3g} measured at the first weights of one "
         "client; practice allows far more."
     )
+
+
+def _alpha(algorithm: Algorithm, dim: int) -> float:
+    """The variance parameter of what travels: that of the sketch, or what an unbiased codec adds to one update."""
+    sketch: SketchSettings | None = getattr(algorithm, "sketch", None)
+    if sketch is not None:
+        return sketch.codec(dim).sketch(PublicSeed(0)).exact_alpha
+    codec = algorithm.codec.codec(dim, None) if isinstance(algorithm, FedAvg) else None
+    return 1 / codec.shrinkage - 1 if codec is not None and codec.unbiased else 0.0
 
 
 def _smoothness(workload: Workload, examples: Examples, *, most: int = 256, turns: int = 10) -> float:

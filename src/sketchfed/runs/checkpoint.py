@@ -87,7 +87,12 @@ class Checkpoints:
         if about.pop("version") != _VERSION:
             raise ValueError(f"it has another version than {_VERSION}")
         self._check_like(start, tensors)
-        replica = Replica(round=_count(about.pop("round")), weights=tensors["weights"], velocity=tensors.get("velocity"))
+        replica = Replica(
+            round=_count(about.pop("round")),
+            weights=tensors["weights"],
+            velocity=tensors.get("velocity"),
+            prediction=tensors.get("prediction"),
+        )
         own = {name.removeprefix("own."): tensor for name, tensor in tensors.items() if name.startswith("own.")}
         sizes = tensors["update_sizes"].tolist()
         parts = torch.split(tensors["updates"], sizes)
@@ -104,8 +109,11 @@ class Checkpoints:
 
     def _check_like(self, start: State, tensors: Mapping[str, Tensor]) -> None:
         """Refuse the checkpoint of another model or algorithm: what it holds must have the shapes of a state of this one."""
-        own = ("weights", "velocity", "own.")
-        found, wanted = _described(tensors, own), _described(_tensors(start), own)
+        begun = _tensors(start)
+        later = {name: tensor for name, tensor in begun.items() if not tensor.numel()}  # learnt on the way, of any shape
+        parts = ("weights", "velocity", "prediction", "own.")
+        found = _described({name: later.get(name, tensor) for name, tensor in tensors.items()}, parts)
+        wanted = _described(begun, parts)
         if found != wanted:
             raise ValueError(f"it holds {found}, and a run of this model and algorithm {wanted}")
 
@@ -128,7 +136,8 @@ class Checkpoints:
 
 
 def _tensors(state: State) -> dict[str, Tensor]:
-    named = {"weights": state.replica.weights, "velocity": state.replica.velocity}
+    replica = state.replica
+    named = {"weights": replica.weights, "velocity": replica.velocity, "prediction": replica.prediction}
     named |= {f"own.{name}": tensor for name, tensor in state.own.items()}
     return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
 

@@ -81,7 +81,7 @@ def federation(
     trainer.check(data[0])
     algorithm = algorithm.resolved(trainer.dim, len(data))
     state = algorithm.begin(flatten(module))
-    participant = Participant(algorithm=algorithm, trainer=trainer, seed=seed)
+    participant = Participant(algorithm=algorithm, trainer=trainer, seed=seed, clients=len(data))
     start = state.replica if shared_start else None
     engine: Engine = (
         Apart(participant, data, start)

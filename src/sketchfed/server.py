@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from sketchfed.algorithms import Algorithm, RoundContext, State
-from sketchfed.algorithms.base import round_seed, to_snapshot
+from sketchfed.algorithms.base import cohort, to_snapshot
 from sketchfed.engines.base import Engine
 from sketchfed.errors import DivergedError, SketchfedError, WireError
-from sketchfed.kernels.draws import subset
 from sketchfed.kernels.finite import all_finite
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack, unpack
@@ -52,9 +51,8 @@ class Server:
 
     def cohort(self) -> list[int]:
         """The clients of the next round, uniform without replacement."""
-        count = self.algorithm.planned(self.engine.clients)
-        stream = round_seed(self.seed, self.round).child("cohort").stream
-        return [int(client) for client in subset(stream, dim=self.engine.clients, size=count)]
+        population = self.engine.clients
+        return cohort(self.seed, self.round, population=population, count=self.algorithm.planned(population))
 
     def advance(self) -> None:
         """One round."""

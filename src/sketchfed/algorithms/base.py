@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.errors import InputError, WireError
+from sketchfed.kernels.draws import subset
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import LocalWork
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
@@ -44,6 +45,8 @@ class RoundContext:
     client: int
     prediction: Tensor | None = None
     """That of the replica from which the client started."""
+    population: int | None = None
+    """How many clients there are in all, where that is known: then everyone can tell who takes part."""
 
     @property
     def shared(self) -> PublicSeed:
@@ -59,6 +62,11 @@ class RoundContext:
 def round_seed(seed: PublicSeed, index: int) -> PublicSeed:
     """The shared seed of a round: sketches of different rounds are independent (Song et al. 2023, Thm 4.2, property 1)."""
     return seed.child("round", index)
+
+
+def cohort(seed: PublicSeed, index: int, *, population: int, count: int) -> list[int]:
+    """The clients of a round, `count` of all, uniform without replacement, ascending."""
+    return [int(client) for client in subset(round_seed(seed, index).child("cohort").stream, dim=population, size=count)]
 
 
 @dataclass(frozen=True, kw_only=True)

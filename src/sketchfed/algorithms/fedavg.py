@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from sketchfed.algorithms.base import Algorithm, RoundContext, State, round_seed
+from sketchfed.algorithms.base import Algorithm, RoundContext, State, cohort, round_seed
 from sketchfed.algorithms.settings import TOO_COARSE, CodecSettings, SketchSettings, default_global_rate
 from sketchfed.codecs import Codec, Sketched
 from sketchfed.codecs.feedback import encode_with_memory
@@ -66,10 +66,19 @@ class FedAvg(Algorithm):
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         codec = self._codec(len(change))
         new = change if context.prediction is None else change - context.prediction
+        client = self._place(context) if codec.shares_dice else context.client
         if not self.error_feedback:
-            return codec.bare(codec.encode(new, context.shared, context.client)), None
-        packet, memory = encode_with_memory(codec, new, memory, context.shared, context.client)
+            return codec.bare(codec.encode(new, context.shared, client)), None
+        packet, memory = encode_with_memory(codec, new, memory, context.shared, client)
         return codec.bare(packet), memory
+
+    def _place(self, context: RoundContext) -> int:
+        """Which of the clients of the round this one is."""
+        if context.population is None:
+            return context.client
+        count = self.planned(context.population)
+        clients = cohort(context.seed, context.round, population=context.population, count=count)
+        return clients.index(context.client) if context.client in clients else context.client
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         return self._codec(dim).check(packet, context.client, context.shared)

@@ -35,6 +35,8 @@ class Codec(ABC):
     """Whether the decoded mean is right in expectation."""
     personal: ClassVar[bool] = True
     """Whether the decoder must know who sent a packet, to draw what that client drew."""
+    shares_dice: ClassVar[bool] = False
+    """Whether clients' errors cancel if they are numbered by their place in the round, from 0."""
     spreads: ClassVar[bool] = False
     """Whether every coordinate reaches some number that is sent, so that what is not finite shows there."""
 

@@ -46,6 +46,7 @@ class Correlated(Quantiser):
     source = "Suresh et al. 2022"
     unbiased = True
     personal = False
+    shares_dice = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

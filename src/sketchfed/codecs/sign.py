@@ -17,7 +17,7 @@ class Sign(Quantiser):
     """The sign of each number and one scale for all, the mean of their magnitudes: (‖x‖₁/dim)·sign(x). Zero counts as positive.
 
     Paper: Karimireddy et al. 2019, Alg. 1. Biased: small numbers arrive as large as all others. Less is lost than was sent,
-    ‖C(x) − x‖² = ‖x‖² − ‖x‖₁²/dim (their Lemma 8), so with error feedback it gets across in the end; without, it need not.
+    ‖C(x) − x‖² = ‖x‖² − ‖x‖₁²/dim, so with error feedback it gets across in the end; without, it need not.
     The mean is that of the scaled signs, not their majority.
     """
 

@@ -53,7 +53,7 @@ class Wangni(Codec):
     def shrinkage(self) -> float:
         """From ω ≤ dim/size − 1, and what rounding adds to the values that are sure to be sent.
 
-        E‖sent‖² = Σxᵢ²/pᵢ is least, among all p with Σpᵢ ≤ size and pᵢ ≤ 1, at these p (Wangni et al. 2018, Prop. 1). The
+        E‖sent‖² = Σxᵢ²/pᵢ is least, among all p with Σpᵢ ≤ size and pᵢ ≤ 1, at these p (Wangni et al. 2018). The
         uniform pᵢ = size/dim is among them, and its sum is (dim/size)‖x‖²; so 1 + ω ≤ dim/size, with equality for flat vectors.
         """
         return 1 / (self.dim / self.size + relative_variance(size=self.size, bits=self.bits))

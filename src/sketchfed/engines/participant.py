@@ -22,6 +22,8 @@ class Participant:
     algorithm: Algorithm
     trainer: Trainer
     seed: PublicSeed
+    clients: int | None = None
+    """How many there are in all, if that is known."""
 
     def receive(self, replica: Replica | None, task: bytes) -> Replica:
         """The replica of the round that a task is for: a whole model, or the one held, brought up to date.
@@ -54,7 +56,9 @@ class Participant:
 
     def answer(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> tuple[bytes, Tensor | None]:
         """The reply after local training, and what the client keeps until it takes part again."""
-        context = RoundContext(round=replica.round, seed=self.seed, client=client, prediction=replica.prediction)
+        context = RoundContext(
+            round=replica.round, seed=self.seed, client=client, prediction=replica.prediction, population=self.clients
+        )
         trained = self.trainer.train(replica.weights, examples, self.algorithm.work, context.own)
         packet, memory = self.algorithm.client(trained.sub_(replica.weights), memory, context)
         return pack(packet.stamped(round=replica.round)), memory

@@ -135,7 +135,7 @@ class Loop:
         seed, algorithm = PublicSeed(config.seed), self._config.algorithm
         state = algorithm.begin(vectors.flatten(workload.module))
         self._engine = LocalEngine(
-            Participant(algorithm=algorithm, trainer=self._trainer, seed=seed),
+            Participant(algorithm=algorithm, trainer=self._trainer, seed=seed, clients=len(workload.parts)),
             workload.examples,
             clients=len(workload.parts),
             start=state.replica if workload.shared_start else None,

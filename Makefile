@@ -27,7 +27,9 @@ bench: ## time kernels and rounds against their peers and record it in benchmark
 	sketchfed bench kernels --out benchmarks/results
 	sketchfed bench rounds --out benchmarks/results
 
-EXPERIMENTS = table-1 theory global-rate sketch-families bytes-to-accuracy bytes-to-accuracy-cifar
+EXPERIMENTS = table-1 theory global-rate sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
+  rand-proj-figure-2 rand-proj-figure-3 rand-proj-figure-6 rand-proj-figure-7 rand-proj-closed-form \
+  power-iteration k-means linear-regression
 
 experiments: ## record what is missing of the experiments in experiments/; hours for all of them from nothing
 	for name in $(EXPERIMENTS); do sketchfed reproduce $$name --out experiments/$$name || exit 1; done

@@ -7,7 +7,7 @@ from federation import CONTEXT, SEED, advanced, data_of, federation, weights_of
 from problems import by_torch, dense_model
 from sketchfed.algorithms import FedAvg, RoundContext
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
-from sketchfed.errors import InputError, WireError
+from sketchfed.errors import WireError
 from sketchfed.sketches import dense, make_sketch
 from sketchfed.training import LOSSES, LocalWork
 from sketchfed.vectors import flatten
@@ -121,9 +121,3 @@ def test_replies_that_do_not_fit_are_refused():
     ):
         with pytest.raises(WireError):
             algorithm.check(bad, 28, CONTEXT)
-
-
-def test_one_bit_is_refused_where_what_is_lost_accumulates():
-    one_bit = FedAvg(codec=CodecSettings(name="sketched"), sketch=SketchSettings(ratio=0.1, bits=1), error_feedback=True)
-    with pytest.raises(InputError, match="error feedback grows without end"):
-        one_bit.resolved(1_000)

@@ -25,6 +25,12 @@ def test_the_correlation_is_that_of_the_definition():
     assert correlation_of(x) == pytest.approx(float((gram.sum() - gram.trace()) / gram.trace()), rel=1e-5)
 
 
+@pytest.mark.parametrize("clients", range(2, 40))
+def test_identical_vectors_have_no_more_than_full_correlation(clients):
+    x = torch.randn(37, generator=torch.Generator().manual_seed(clients)).expand(clients, -1)
+    assert clients - 1 - 1e-9 < correlation_of(x) <= clients - 1
+
+
 def test_seeds_make_vectors_and_power_laws_have_outliers():
     made = {shape: example_vectors(shape, clients=3, dim=500, correlation=1, seed=4) for shape in SHAPES}
     assert torch.equal(made["normal"], example_vectors("normal", clients=3, dim=500, correlation=1, seed=4))

@@ -41,6 +41,9 @@ def test_a_reply_has_at_most_the_bytes_of_its_budget_and_not_many_less(method, i
     assert budget - slack <= used <= budget
 
 
+LOSSES = ([0.9, 0.8, 0.3], [0.5, 0.45, 0.4])
+
+
 def row(arm, loss: float) -> dict:
     """A result, without having run."""
     curve = [[number, loss, 1 - loss / 3, 400 * number, 900 * number, 90] for number in (5, 10)]
@@ -48,18 +51,25 @@ def row(arm, loss: float) -> dict:
 
 
 def test_rates_are_those_of_the_least_loss_and_the_grid_grows_while_its_end_is_best(tmp_path, monkeypatch):
-    best = {("dense", 1): 1.0, ("rand_k", 40): 4.0, ("top_k, feedback", 40): 64.0}
+    best = {("iid", "dense", 1): 1.0, ("iid", "rand_k", 40): 4.0, ("iid", "top_k, feedback", 40): 64.0}
+    best |= {("dirichlet", *where[1:]): 1.0 for where in best}
     asked = []
 
     def fake(arms, path, **how):
         asked.append(len(arms))
-        return [row(arm, abs(arm.key["rate"] / best[arm.key["method"], arm.key["inverse"]] - 1)) for arm in arms]
+        return [row(arm, abs(arm.key["rate"] / best[tuple(arm.key[part] for part in experiment.WHERE)] - 1)) for arm in arms]
 
     monkeypatch.setattr(experiment, "run_arms", fake)
-    sent = {place: {"size": 5, "bits": 4} for place in best}
+    sent = {where[1:]: {"size": 5, "bits": 4} for where in best}
     found = experiment.tuned(SMALL, sent, tmp_path / "tuning.jsonl")
-    assert found == {("dense", 1): 1.0, ("rand_k", 40): 4.0, ("top_k, feedback", 40): 8.0}
-    assert asked == [6, 2, 2]
+    assert found == best | {("iid", "top_k, feedback", 40): 8.0}
+    assert asked == [12, 2, 2]
+
+
+def test_a_lucky_last_score_is_not_enough():
+    jumping, steady = ({"diverged": False, "curve": [[5 * i, loss] for i, loss in enumerate(losses)]} for losses in LOSSES)
+    assert experiment.quality(steady) > experiment.quality(jumping)
+    assert experiment.quality({"diverged": True, "curve": [[5, 0.1]]}) == -float("inf")
 
 
 def test_what_was_measured_becomes_a_table_and_pictures(tmp_path, monkeypatch):

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, RoundContext, State, cohort, round_seed
-from sketchfed.algorithms.settings import TOO_COARSE, CodecSettings, SketchSettings, default_global_rate
-from sketchfed.codecs import Codec, Sketched
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
+from sketchfed.codecs import Codec
 from sketchfed.codecs.feedback import encode_with_memory
 from sketchfed.codecs.prediction import prediction_gain
-from sketchfed.codecs.spatial import Spatial
-from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet
 
@@ -51,8 +49,6 @@ class FedAvg(Algorithm):
     def resolved(self, dim: int, clients: int | None = None) -> Self:
         planned = replace(self, codec=self.codec.completed(None if clients is None else self.planned(clients)))
         codec = planned._codec(dim)
-        if self.error_feedback and isinstance(codec, Sketched | Spatial) and codec.bits == 1:
-            raise InputError(f"{TOO_COARSE}{'sketch' if codec.name == 'sketched' else 'codec'}.bits = 2 or more.")
         rate = default_global_rate(codec.shrinkage) if codec.unbiased and not self.error_feedback else 1.0
         return replace(planned, global_rate=self.global_rate or rate * (1 - self.global_momentum))
 

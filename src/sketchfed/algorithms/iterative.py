@@ -7,7 +7,7 @@ from typing import Literal, Self
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State, round_seed
-from sketchfed.algorithms.settings import TOO_COARSE, SketchSettings, default_global_rate
+from sketchfed.algorithms.settings import SketchSettings, default_global_rate
 from sketchfed.codecs import Sketched
 from sketchfed.codecs.rounding import from_packet, to_parts
 from sketchfed.errors import InputError
@@ -41,7 +41,10 @@ class Iterative(Algorithm):
         if self.form not in ("unbiased", "projection"):
             raise InputError(f"algorithm.form is 'unbiased' or 'projection', got {self.form!r}.")
         if self.form == "projection" and self.sketch.bits == 1:
-            raise InputError(f"{TOO_COARSE}sketch.bits = 2 or more.")
+            raise InputError(
+                "one bit a coefficient loses more than it sends, so the memory of error feedback grows without end. Use "
+                "sketch.bits = 2 or more."
+            )
 
     @property
     def replicated(self) -> tuple[str, ...]:

@@ -13,8 +13,6 @@ from sketchfed.tables import check_type
 
 DEFAULT_RATIO = 0.1
 """size/dim where neither was said."""
-TOO_COARSE = "one bit a coefficient loses more than it sends, so the memory of error feedback grows without end. Use "
-"""Why one bit is refused where clients keep what did not get across, but for which bits to use."""
 
 
 @dataclass(frozen=True, kw_only=True)

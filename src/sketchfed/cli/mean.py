@@ -90,7 +90,7 @@ def mean(
     title = f"{what}\n{given}, {trials:,} trials"
     if form == "table":
         console = Console()
-        console.print(means.terminal_table(rows, title))
+        console.print(means.terminal_table(rows, title, width=console.width))
         for reason in too_large:
             console.print(f"left out: {reason}", highlight=False, markup=False)
     elif form == "latex":

@@ -22,7 +22,16 @@ EXPERIMENTS = {
     "bytes-to-accuracy": "sketchfed.experiments.bytes_to_accuracy",
     "bytes-to-accuracy-cifar": "sketchfed.experiments.bytes_to_accuracy",
     "sketch-families": "sketchfed.experiments.sketch_families",
+    "codecs-at-equal-bytes": "sketchfed.experiments.codecs_at_equal_bytes",
     "global-rate": "sketchfed.experiments.global_rate",
+    "rand-proj-figure-2": "sketchfed.experiments.rand_proj_identical",
+    "rand-proj-figure-3": "sketchfed.experiments.rand_proj_correlation",
+    "rand-proj-figure-6": "sketchfed.experiments.rand_proj_correlation",
+    "rand-proj-figure-7": "sketchfed.experiments.rand_proj_rank",
+    "rand-proj-closed-form": "sketchfed.experiments.rand_proj_closed_form",
+    "power-iteration": "sketchfed.experiments.power_iteration",
+    "k-means": "sketchfed.experiments.k_means",
+    "linear-regression": "sketchfed.experiments.linear_regression",
 }
 
 

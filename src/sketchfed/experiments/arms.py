@@ -25,17 +25,30 @@ class Arm:
 
 
 Row = dict[str, Any]
-"""A result: the key of its arm, and `curve`, lists of round, loss, accuracy, and uplink, downlink and broadcast bytes."""
+"""A result: `key`, that of its arm, and what was measured.
+
+Of training that is `curve`, lists of round, loss, accuracy, and uplink, downlink and broadcast bytes, and `diverged`.
+"""
 
 
-def run_arms(arms: Sequence[Arm], path: Path, *, processes: int = 2, title: str = "runs") -> list[Row]:
-    """The results of all arms, in their order; those found in the file are taken from there."""
+def run_arms(
+    arms: Sequence[Arm],
+    path: Path,
+    *,
+    processes: int = 2,
+    title: str = "runs",
+    compute: Callable[[Arm], Row] | None = None,
+) -> list[Row]:
+    """The results of all arms, in their order; those found in the file are taken from there.
+
+    An arm is trained as its tables say unless `compute`, a function of a module, does something else with it.
+    """
     done = {json.dumps(row["key"], sort_keys=True): row for row in read_rows(path)}
     missing = [arm for arm in arms if arm.name not in done]
     bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*bar, console=Console(), transient=True) as progress, path.open("a") as file:
         task = progress.add_task(title, total=len(arms), completed=len(arms) - len(missing))
-        for row in _computed(missing, processes):
+        for row in _computed(missing, processes, compute or _compute):
             done[json.dumps(row["key"], sort_keys=True)] = row
             file.write(json.dumps(row) + "\n")
             file.flush()
@@ -56,12 +69,12 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def _computed(arms: Sequence[Arm], processes: int) -> Iterator[Row]:
+def _computed(arms: Sequence[Arm], processes: int, compute: Callable[[Arm], Row]) -> Iterator[Row]:
     if processes == 1:
-        yield from map(_compute, arms)
+        yield from map(compute, arms)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(_compute, arm) for arm in arms]):
+        for future in as_completed([pool.submit(compute, arm) for arm in arms]):
             yield future.result()
 
 

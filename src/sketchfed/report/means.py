@@ -44,21 +44,24 @@ class MeanRow:
             f"{self.numbers:,} × {measured.bits}",
             with_error(measured.error, measured.standard_error),
             NOTHING if measured.predicted is None else _short(shown_loss(measured.predicted)),
-            f"{measured.bytes:,.1f}".removesuffix(".0"),
+            f"{measured.bytes:,.0f}" if measured.bytes >= 1000 else f"{measured.bytes:.1f}".removesuffix(".0"),
             _milliseconds(measured.encode_seconds),
             _milliseconds(measured.decode_seconds),
         ]
 
 
-def terminal_table(rows: Sequence[MeanRow], title: str) -> Table:
-    """Variants stand below their codec, so that the names take little room."""
-    table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left", collapse_padding=True, pad_edge=False)
-    for heading in HEADINGS:
-        lines = heading.replace(", ", "\n").replace(" ×", "\n×")
-        table.add_column(lines, justify="left" if heading == "codec" else "right", no_wrap=True)
-    for row in rows:
-        _, *cells = row.cells()
-        table.add_row(Text(f"  {row.variant}") if row.variant else Text(row.codec.name, style="bold"), *cells)
+def terminal_table(rows: Sequence[MeanRow], title: str, *, width: int = 80) -> Table:
+    """Variants stand below their codec, so that names take little room; columns move together where there is not much of it."""
+    headings = [heading.replace(", ", "\n").replace(" ×", "\n×") for heading in HEADINGS]
+    lines = [[f"  {row.variant}" if row.variant else row.codec.name, *row.cells()[1:]] for row in rows]
+    parts = [heading.split("\n") for heading in headings]
+    widest = [max(map(len, [*part, *column])) for part, column in zip(parts, zip(*lines, strict=True), strict=True)]
+    gap = 1 if sum(widest) + 2 * len(widest) <= width else 0
+    table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left", padding=(0, 0, 0, gap), pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "codec" else "right", no_wrap=True)
+    for row, (name, *cells) in zip(rows, lines, strict=True):
+        table.add_row(Text(name, style="" if row.variant else "bold"), *cells)
     return table
 
 

@@ -1,0 +1,191 @@
+"""The pictures of the experiments on the three tasks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from sketchfed.experiments.arms import Row
+from sketchfed.experiments.tasks_methods import AT_EQUAL_BYTES, METHODS
+from sketchfed.report.charts import INK, MUTED, PALETTE
+
+SPLITS = {"iid": "IID", "skewed": "non-IID"}
+LOSSES = {"power-iteration": "‖v − v*‖", "k-means": "sum of squared distances", "linear-regression": "mean squared error"}
+COLOURS = {
+    "rand_k": MUTED,
+    "rand_k_spatial, avg": PALETTE[0],
+    "rand_proj_spatial, avg": PALETTE[4],
+    "wangni": PALETTE[2],
+    "induced": PALETTE[3],
+    "dense": INK,
+}
+"""The paper's five, and what loses nothing."""
+SELECTED = COLOURS | {
+    "rand_proj_spatial": "#c56cf0",
+    "rand_proj_spatial, 4 bits": PALETTE[1],
+    "eden": PALETTE[5],
+    "correlated": PALETTE[6],
+    "rand_k, prediction": "#9bb5c9",
+    "top_k, prediction": "#f2801c",
+    "rand_proj_spatial, 4 bits, prediction": "#e8a0ab",
+}
+"""What is drawn against bytes; all others are in the figure of the ends."""
+
+
+def figures(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """A figure for each split as in the paper, ends of all codecs, the same at equal bytes, curves against bytes, times."""
+    good = [row for row in rows if "end" in row]
+    at_size, at_bytes = ([row for row in good if row["key"]["compare"] == what] for what in ("size", "bytes"))
+    main = sorted({_cell(row) for row in at_bytes})
+    drawn = {split: paper_curves(task, at_size, split) for split in SPLITS if any(r["key"]["split"] == split for r in at_size)}
+    ends = {
+        "codecs": codec_ends(task, [row for row in at_size if _cell(row) in main or _cell(row) in [(n, 0) for n, _ in main]]),
+        "bytes-codecs": codec_ends(task, at_bytes),
+    }
+    dense = [row for row in at_size if row["key"]["method"] == "dense"]
+    return drawn | ends | {"bytes": byte_curves(task, at_bytes, dense), "time": times(rows)}
+
+
+def paper_curves(task: str, rows: Sequence[Row], split: str) -> Any:
+    """Error and loss against iterations with one standard deviation, as in the paper's Figures 4 and 8 to 13."""
+    own = [row for row in rows if row["key"]["split"] == split and row["key"]["method"] in COLOURS]
+    cells = sorted({_cell(row) for row in own if row["key"]["size"]})
+    lines = []
+    for what in ("error", "loss"):
+        panels: list[Any] = []
+        for n, k in cells:
+            here = [
+                row for row in own if _cell(row) in ((n, k), (n, 0)) and (what == "loss" or row["key"]["method"] != "dense")
+            ]
+            points = [point for row in here for point in _points(row, what)]
+            title = _label(task, what) if not panels else None
+            panels.append(_curves(points, COLOURS, x="iteration", title=title, heading=f"n = {n}, k = {k}", width=140))
+        lines.append(alt.hconcat(*panels))
+    subtitle = "mean of the runs and one standard deviation; logarithmic axes"
+    return alt.vconcat(*lines).properties(
+        title=alt.Title(f"{task}, {SPLITS[split]}: the paper's five codecs at equal size", subtitle=subtitle)
+    )
+
+
+def byte_curves(task: str, rows: Sequence[Row], dense: Sequence[Row]) -> Any:
+    """Error and loss against the bytes that a client has sent, where every codec has the budget of `rand_k`."""
+    lines = []
+    places = sorted({(row["key"]["split"], *_cell(row)) for row in rows})
+    for what in ("error", "loss"):
+        panels: list[Any] = []
+        for split, n, k in places:
+            here = [r for r in rows if (r["key"]["split"], *_cell(r)) == (split, n, k) and r["key"]["method"] in SELECTED]
+            here += [r for r in dense if (r["key"]["split"], r["key"]["clients"]) == (split, n) and what == "loss"]
+            points = [point for row in here for point in _points(row, what)]
+            title = _label(task, what) if not panels else None
+            heading = f"{SPLITS[split]}, n = {n}, budget of k = {k}"
+            panels.append(_curves(points, SELECTED, x="bytes", title=title, heading=heading, width=220, band=False))
+        lines.append(alt.hconcat(*panels))
+    return alt.vconcat(*lines).properties(
+        title=alt.Title(
+            f"{task}: against bytes a client has sent",
+            subtitle="every codec fitted to the packets of rand_k, except dense; logarithmic axes",
+        )
+    )
+
+
+def codec_ends(task: str, rows: Sequence[Row]) -> Any:
+    """Where each codec ends: error and loss, a dot a split."""
+    order = [name for name in {**METHODS, **AT_EQUAL_BYTES} if any(row["key"]["method"] == name for row in rows)]
+    lines = []
+    for n in sorted({row["key"]["clients"] for row in rows}):
+        size = max(row["key"]["size"] for row in rows if row["key"]["clients"] == n)
+        panels: list[Any] = []
+        for what in ("error", "loss"):
+            values = [
+                {"codec": row["key"]["method"], "split": SPLITS[row["key"]["split"]], "value": row["end"][0]}
+                | ({"value": row["loss"][-1]} if what == "loss" else {})
+                for row in rows
+                if row["key"]["clients"] == n and (what == "loss" or row["key"]["method"] != "dense")
+            ]
+            axis = alt.Axis(title=None, labelLimit=260) if not panels else alt.Axis(title=None, labels=False, ticks=False)
+            panels.append(
+                alt.Chart(alt.InlineData(values=values))
+                .mark_point(filled=True, size=55, opacity=0.85)
+                .encode(
+                    alt.X("value:Q", title=_label(task, what), scale=alt.Scale(type="log", nice=False, padding=8)).axis(
+                        format="~g", tickCount=4
+                    ),
+                    alt.Y("codec:N", sort=order, scale=alt.Scale(domain=order), axis=axis.copy(deep=False)).axis(grid=True),
+                    alt.Color("split:N", title=None, scale=alt.Scale(domain=list(SPLITS.values()), range=PALETTE[:2])),
+                )
+                .properties(width=230, height=15 * len(order), title=alt.Title(f"n = {n}, k = {size}", fontSize=12, color=INK))
+            )
+        lines.append(alt.hconcat(*panels))
+    at_bytes = rows[0]["key"]["compare"] == "bytes" if rows else False
+    told = (
+        "at the bytes of rand_k"
+        if at_bytes
+        else "at equal size; sign, eden, correlated and qsgd send all coordinates in few bits"
+    )
+    return alt.vconcat(*lines).properties(title=alt.Title(f"{task}: where each codec ends", subtitle=told))
+
+
+def times(rows: Sequence[Row]) -> Any:
+    """Time to encode a client's vector and to decode all, as in the paper's Figure 5."""
+    own = [row for row in rows if row["key"]["compare"] == "time" and "encode" in row]
+    order = [name for name in METHODS if any(row["key"]["method"] == name for row in own)]
+    panels: list[Any] = []
+    for what, title in (("encode", "seconds to encode a client's vector"), ("decode", "seconds to decode all")):
+        values = [
+            {"codec": row["key"]["method"], "cell": f"n = {row['key']['clients']}, k = {row['key']['size']}", "s": row[what]}
+            for row in own
+        ]
+        axis = alt.Axis(title=None, labelLimit=260) if not panels else alt.Axis(title=None, labels=False, ticks=False)
+        panels.append(
+            alt.Chart(alt.InlineData(values=values))
+            .mark_point(filled=True, size=55, opacity=0.85)
+            .encode(
+                alt.X("s:Q", title=title, scale=alt.Scale(type="log", padding=8)).axis(format="~s", tickCount=4),
+                alt.Y("codec:N", sort=order, scale=alt.Scale(domain=order), axis=axis).axis(grid=True),
+                alt.Color("cell:N", title=None, scale=alt.Scale(range=PALETTE[:2])),
+            )
+            .properties(width=260, height=16 * len(order))
+        )
+    return alt.hconcat(*panels).properties(title=alt.Title("Time to encode and to decode", subtitle="one core; medians"))
+
+
+def _curves(
+    points: Sequence[Row], colours: Mapping[str, str], *, x: str, title: str | None, heading: str, width: int, band: bool = True
+) -> Any:
+    order = [name for name in colours if any(point["codec"] == name for point in points)]
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    scaled = alt.Scale(type="log", nice=False) if x == "bytes" else alt.Undefined
+    base = alt.Chart(alt.InlineData(values=[{**point, "x": point[x]} for point in points if point["codec"] in order])).encode(
+        alt.X("x:Q", title="bytes a client" if x == "bytes" else x, scale=scaled).axis(format="~s", tickCount=4, grid=False),
+        alt.Y("value:Q", title=title, scale=alt.Scale(type="log", nice=False, zero=False)).axis(format="~g", tickCount=5),
+        alt.Color("codec:N", title=None, scale=scale),
+    )
+    dashes = alt.condition("datum.codec == 'dense'", alt.value([4, 3]), alt.value([1, 0]))
+    layers = [base.mark_line(strokeWidth=1.7, clip=True).encode(strokeDash=dashes)]
+    if band:
+        layers.insert(0, base.mark_area(opacity=0.2, clip=True).encode(alt.Y("low:Q"), alt.Y2("high:Q")))
+    return alt.layer(*layers).properties(width=width, height=170, title=alt.Title(heading, fontSize=11, color=INK))
+
+
+def _points(row: Row, what: str) -> list[Row]:
+    means, deviations = row[what], row[f"{what}_sd"]
+    return [
+        {
+            "codec": row["key"]["method"],
+            "iteration": number,
+            "bytes": row["bytes"][number - 1],
+            "value": value,
+            "low": max(value - deviation, value / 3),
+            "high": value + deviation,
+        }
+        for number, (value, deviation) in enumerate(zip(means, deviations, strict=True), start=1)
+    ]
+
+
+def _label(task: str, what: str) -> str:
+    return "‖x̂ − x̄‖²" if what == "error" else LOSSES[task]
+
+
+def _cell(row: Row) -> tuple[int, int]:
+    return row["key"]["clients"], row["key"]["size"]

@@ -15,11 +15,12 @@ from torch import Tensor
 from sketchfed.codecs import spatial_law
 from sketchfed.codecs.spatial_law import Integrals
 from sketchfed.errors import InputError
-from sketchfed.kernels import draws, philox, projections
+from sketchfed.kernels import draws, philox, projections, scatter
 from sketchfed.kernels.cosine import cosine, cosine_transposed
 from sketchfed.kernels.scratch import scratch
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch, dense, make_sketch
+from sketchfed.sketches.balanced import Balanced
 
 Floats = npt.NDArray[Any]
 Result = TypeVar("Result")
@@ -185,7 +186,7 @@ class Srht(Ensemble):
     def _in_lanes(self, work: Callable[[int, int], Result]) -> list[Result]:
         lanes = min(_LANES, self.clients)
         ends = [lane * self.clients // lanes for lane in range(lanes + 1)]
-        spread = map if self.clients * self.dim < _WORTH_THREADS else _threads().map
+        spread = map if lanes == 1 or self.clients * self.dim < _WORTH_THREADS else _threads().map
         return list(spread(work, ends, ends[1:]))
 
 
@@ -275,6 +276,27 @@ class BalancedCount(Sketches):
     def _row_scale(self) -> Tensor:
         edges = torch.arange(self.size + 1) * self.dim // self.size
         return edges.diff().to(torch.float64).rsqrt()
+
+    @cached_property
+    def _dealt(self) -> list[tuple[Any, Any]]:
+        """Codes and runs of each client's sketch: what the kernels take, without the price of a sketch's own calls."""
+        sketches = [Balanced(dim=self.dim, size=self.size, seed=seed) for seed in self.seeds]
+        return [(sketch.table, sketch.runs) for sketch in sketches]
+
+    def forward(self, v: Tensor) -> Tensor:
+        out = v.new_zeros(self.clients, self.size)
+        numbers, sums = v.numpy()[None], out.numpy()
+        for client, (table, runs) in enumerate(self._dealt):
+            scatter.scatter_runs(numbers, table, runs, sums[client : client + 1])
+        return out.mul_(self._scales[v.dtype])
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        total, one = z.new_zeros(self.dim), z.new_empty(1, self.dim)
+        scaled = (z * self._scales[z.dtype]).numpy()
+        for client, (table, runs) in enumerate(self._dealt):
+            scatter.gather_runs(scaled[client : client + 1], table, runs, one.numpy())
+            total += one[0]
+        return total
 
 
 class Gaussian(Sketches):

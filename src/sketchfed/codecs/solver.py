@@ -24,6 +24,7 @@ DECODERS = ("auto", "dual", "cg")
 
 _MOST_UNKNOWNS = 4096  # of a matrix that is factorised: 128 MiB
 _MOST_STEPS = 2000
+_STEP = 5e5  # what a step costs whatever its size, in additions of a transform
 _SINGULAR = 1e-9
 
 
@@ -56,7 +57,7 @@ def cheaper_decoder(ensemble: Ensemble, rho: float, tolerance: float) -> str:
     if unknowns > _MOST_UNKNOWNS or not ensemble.has_gram:
         return "cg"
     transform = ensemble.dim * (2 + math.log2(ensemble.dim))
-    stepping = expected_steps(ensemble, rho, tolerance) * 2 * n * transform
+    stepping = expected_steps(ensemble, rho, tolerance) * (2 * n * transform + _STEP)
     factorising = n * n / 2 * transform + 4 * unknowns**2 + unknowns**3 / 12
     return "dual" if factorising < stepping else "cg"
 

@@ -34,7 +34,7 @@ def _pair_moment(sketch: Sketch) -> float | None:
         return sketch.exact_alpha / (sketch.dim + 1)
     blocks = (
         (isinstance(sketch, Srht) and (sketch.block is not None or sketch.transform != "hadamard"))
-        or (isinstance(sketch, Balanced) and len(sketch._runs) > 2)
+        or (isinstance(sketch, Balanced) and len(sketch.runs) > 2)
         or isinstance(sketch, Sampling)
     )
     return None if blocks or sketch.dim == 1 else sketch.exact_alpha / (sketch.dim - 1)

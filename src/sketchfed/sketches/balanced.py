@@ -46,7 +46,7 @@ class Balanced(ColumnSketch):
     @property
     def exact_alpha(self) -> float:
         loads = np.diff(self._edges(0, self.size)).astype(np.float64)
-        means = (np.square(loads[a:b]).sum() / loads[a:b].sum() for a, b in pairwise(self._runs[:, 1]))
+        means = (np.square(loads[a:b]).sum() / loads[a:b].sum() for a, b in pairwise(self.runs[:, 1]))
         return float(max(means)) - 1
 
     def _edges(self, first: int, last: int) -> npt.NDArray[np.int64]:
@@ -54,18 +54,18 @@ class Balanced(ColumnSketch):
         return np.arange(first, last + 1, dtype=np.int64) * self.dim // self.size
 
     @cached_property
-    def _runs(self) -> npt.NDArray[np.int64]:
+    def runs(self) -> npt.NDArray[np.int64]:
         """The first coordinate and the first bucket of each run, and both ends."""
         number = -(-self.size // _BUCKETS_AT_ONCE)
         buckets = np.arange(number + 1, dtype=np.int64) * self.size // number
         return np.stack([buckets * self.dim // self.size, buckets], axis=1)
 
     @cached_property
-    def _table(self) -> npt.NDArray[np.uint16]:
+    def table(self) -> npt.NDArray[np.uint16]:
         """The code of every coordinate, its bucket counted from the start of its run."""
         table = np.empty(self.dim, np.uint16)
         signs = philox.words(self.seed.child("signs").stream, -(-self.dim // 32))
-        for run, (first, last) in enumerate(pairwise(self._runs[:, 1].tolist())):
+        for run, (first, last) in enumerate(pairwise(self.runs[:, 1].tolist())):
             edges = self._edges(first, last)
             order = draws.permutation(self.seed.child("order", run).stream, dim=int(edges[-1] - edges[0]))
             draws.deal(order, edges, signs, table)
@@ -75,20 +75,20 @@ class Balanced(ColumnSketch):
         if not on_cpu(x):
             return super()._apply(x)
         out = x.new_zeros(x.shape[0], self.size)
-        scatter.scatter_runs(x.numpy(), self._table, self._runs, out.numpy())
+        scatter.scatter_runs(x.numpy(), self.table, self.runs, out.numpy())
         return out
 
     def _adjoint(self, y: Tensor) -> Tensor:
         if not on_cpu(y):
             return super()._adjoint(y)
         out = y.new_empty(y.shape[0], self.dim)
-        scatter.gather_runs(y.numpy(), self._table, self._runs, out.numpy())
+        scatter.gather_runs(y.numpy(), self.table, self.runs, out.numpy())
         return out
 
     def _codes(self, first: int, count: int) -> Words:
         columns = np.arange(first, first + count)
-        starts = self._runs[np.searchsorted(self._runs[:, 0], columns, side="right") - 1, 1]
-        codes: Words = (2 * starts + self._table[columns]).astype(np.uint32)
+        starts = self.runs[np.searchsorted(self.runs[:, 0], columns, side="right") - 1, 1]
+        codes: Words = (2 * starts + self.table[columns]).astype(np.uint32)
         return codes[None]
 
     def _codes_twin(self, columns: Tensor) -> Tensor:

@@ -9,12 +9,20 @@ import altair as alt
 
 from sketchfed.experiments.arms import Row, accuracy
 from sketchfed.experiments.tables import write_table
-from sketchfed.report.charts import INK, MUTED, PALETTE, save
+from sketchfed.report.charts import INK, PALETTE, save
 from sketchfed.report.units import shown_bytes
 
 Group = tuple[str, int, str]
 HEADINGS = ("spread", "budget", "method", "numbers", "bits", "accuracy", "loss", "a reply", "down", "rate", "rounds", "seeds")
 LAST = 3  # scores that a final accuracy is the mean of
+SPREADS = {"iid": "IID", "dirichlet": "Dirichlet(0.3)"}
+KINDS = {
+    "sketches": ("sketched", "iterative", "rand_proj_spatial"),
+    "random coordinates": ("rand_k", "rand_k_spatial", "wangni", "induced"),
+    "largest coordinates": ("top_k", "fetchsgd"),
+    "few bits each": ("qsgd", "sign", "eden", "correlated"),
+    "dense": ("dense",),
+}
 
 
 def write(rows: Sequence[Row], folder: Path, *, participants: int) -> None:
@@ -73,7 +81,7 @@ def figure(groups: dict[Group, list[Row]]) -> Any:
     panels = []
     for inverse in budgets:
         points = [
-            {"method": group[2], "spread": group[0], "accuracy": accuracy(row, last=LAST), "seed": row["key"]["seed"]}
+            {"method": group[2], "spread": SPREADS[group[0]], "accuracy": accuracy(row, last=LAST), "seed": row["key"]["seed"]}
             for group, found in groups.items()
             for row in found
             if group[1] == inverse
@@ -86,14 +94,18 @@ def figure(groups: dict[Group, list[Row]]) -> Any:
         y = alt.Y("method:N", sort=order, title=None).axis(
             labels=inverse == budgets[0], ticks=False, domain=False, grid=True, labelLimit=240
         )
-        color = alt.Color("spread:N", title=None, scale=alt.Scale(domain=spreads, range=[PALETTE[0], PALETTE[1]]))
+        color = alt.Color(
+            "spread:N",
+            title=None,
+            scale=alt.Scale(domain=[SPREADS[spread] for spread in spreads], range=[PALETTE[0], PALETTE[1]]),
+        )
         dots = base.mark_point(filled=True, size=45, opacity=0.85).encode(
             x,
             y,
             color,
             alt.Shape("out:N", legend=None, scale=alt.Scale(domain=[False, True], range=["circle", "triangle-left"])),
         )
-        dense = [{"spread": spread, "accuracy": _dense(groups, spread)} for spread in spreads]
+        dense = [{"spread": SPREADS[spread], "accuracy": _dense(groups, spread)} for spread in spreads]
         rules = alt.Chart(alt.InlineData(values=dense)).mark_rule(strokeDash=[4, 3], strokeWidth=1.2).encode(x, color)
         title = alt.Title(f"{_budget(inverse)} of dense", fontSize=12, color=INK)
         panels.append(alt.layer(rules, dots).properties(width=250, height=18 * len(order), title=title))
@@ -109,41 +121,48 @@ def _dense(groups: dict[Group, list[Row]], spread: str) -> float:
     return _accuracy(groups[spread, 1, "dense"])
 
 
-KINDS = {
-    "sketches": ("sketched", "iterative", "rand_proj_spatial"),
-    "random coordinates": ("rand_k", "rand_k_spatial", "wangni", "induced"),
-    "largest coordinates": ("top_k", "fetchsgd"),
-    "few bits each": ("qsgd", "sign", "eden", "correlated"),
-    "dense": ("dense",),
-}
-
-
 def curves(groups: dict[Group, list[Row]], participants: int) -> Any:
-    """Accuracy against the bytes that a participant has sent up to a round, a panel for each spread; means over seeds."""
+    """Accuracy against the bytes that a participant has sent, of the best method of each kind at each budget."""
     kinds = {name: kind for kind, names in KINDS.items() for name in names}
-    points = [
-        {"spread": spread, "line": f"{method} {inverse}", "kind": kinds[method.partition(",")[0]], "round": at[0][0]}
-        | {"bytes": mean(p[3] for p in at) / participants, "accuracy": mean(p[2] for p in at)}
-        for (spread, inverse, method), found in groups.items()
-        for at in zip(*(row["curve"] for row in found), strict=False)
+    best: dict[tuple[str, int, str], Group] = {}
+    for group, found in groups.items():
+        place = (group[0], group[1], kinds[group[2].partition(",")[0]])
+        if place not in best or _accuracy(found) > _accuracy(groups[best[place]]):
+            best[place] = group
+    points: list[dict[str, Any]] = [
+        {"spread": spread, "line": f"{group[2]} {inverse}", "kind": kind}
+        | {
+            "bytes": mean(point[3] for point in at) / participants,
+            "accuracy": mean(_smoothed(row, number) for row in groups[group]),
+        }
+        for (spread, inverse, kind), group in best.items()
+        for number, at in enumerate(zip(*(row["curve"] for row in groups[group]), strict=False))
     ]
     panels = []
     for spread in dict.fromkeys(point["spread"] for point in points):
         own = [point for point in points if point["spread"] == spread]
-        best = max(point["accuracy"] for point in own)
+        highest = max(point["accuracy"] for point in own)
+        domain = [highest - 0.25, highest + 0.01]
         chart = (
             alt.Chart(alt.InlineData(values=own))
-            .mark_line(clip=True, strokeWidth=1.3, opacity=0.8)
+            .mark_line(clip=True, strokeWidth=1.8)
             .encode(
-                alt.X("bytes:Q", title="bytes up a participant, all rounds so far", scale=alt.Scale(type="log")).axis(
+                alt.X("bytes:Q", title="bytes up, a participant of every round", scale=alt.Scale(type="log", nice=False)).axis(
                     format="~s", tickCount=5, grid=False
                 ),
-                alt.Y("accuracy:Q", title="test accuracy", scale=alt.Scale(domain=[best - 0.35, best + 0.01], nice=False)),
-                alt.Color("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=[*PALETTE[:4], MUTED])),
+                alt.Y("accuracy:Q", title="test accuracy", scale=alt.Scale(domain=domain, nice=False)).axis(tickCount=6),
+                alt.Color("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=[*PALETTE[:4], INK])),
                 detail="line:N",
             )
         )
-        panels.append(chart.properties(width=400, height=280, title=alt.Title(spread, fontSize=12, color=INK)))
+        panels.append(chart.properties(width=400, height=260, title=alt.Title(SPREADS[spread], fontSize=12, color=INK)))
     return alt.hconcat(*panels).properties(
-        title=alt.Title("Accuracy against bytes up", subtitle="a line a method and budget, means over seeds")
+        title=alt.Title(
+            "Accuracy against bytes up",
+            subtitle="at each budget the best codec of each kind; means over seeds and the last three scores",
+        )
     )
+
+
+def _smoothed(row: Row, number: int) -> float:
+    return float(mean(point[2] for point in row["curve"][max(0, number + 1 - LAST) : number + 1]))

@@ -20,7 +20,6 @@ from sketchfed.codecs.trials import squared_errors
 from sketchfed.experiments.arms import read_rows
 from sketchfed.experiments.tables import write_table
 from sketchfed.report.means import with_error
-from sketchfed.report.units import shown_loss
 
 ESTIMATORS: dict[str, tuple[str, str | None]] = {
     "Rand-k": ("rand_k", None),
@@ -147,7 +146,7 @@ def write_comparison(path: Path, rows: Sequence[Row], estimators: Sequence[str])
         line = [str(clients), str(size), f"{round(by[estimators[0]]['correlation'], 3) + 0.0:g}"]
         for estimator in estimators:
             row = by[estimator]
-            line += [with_error(row["error"], row["standard_error"]), shown_loss(row["predicted"])]
+            line += [with_error(row["error"], row["standard_error"]), f"{row['predicted']:.4g}"]
         lines.append(line)
     headings = ["n", "k", "R", *(heading for name in estimators for heading in (name, "predicted"))]
     write_table(path, headings, lines, printed=(0, 1, 2, *range(3, len(headings), 2)))

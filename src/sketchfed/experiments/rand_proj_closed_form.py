@@ -20,7 +20,6 @@ from sketchfed.experiments.rand_proj import Row, agreement, run_all, sizes
 from sketchfed.experiments.tables import write_table
 from sketchfed.report.charts import INK, PALETTE, save
 from sketchfed.report.means import with_error
-from sketchfed.report.units import shown_loss
 
 _ZERO = 1e-9  # eigenvalues below this are none
 
@@ -136,7 +135,7 @@ def _line(row: Row) -> list[str]:
         *(str(key[name]) for name in ("dim", "clients", "size")),
         f"{key['correlation']:g}",
         with_error(row["error"], row["standard_error"]),
-        "–" if row["predicted"] is None else shown_loss(row["predicted"]),
+        "–" if row["predicted"] is None else f"{row['predicted']:.4g}",
         with_error(row["beta"], row["beta_error"]),
         f"{row['beta_closed']:.4f}",
         f"{_beta_off(row):+.1e}",

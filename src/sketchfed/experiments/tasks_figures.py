@@ -10,7 +10,13 @@ from sketchfed.experiments.tasks_methods import AT_EQUAL_BYTES, METHODS
 from sketchfed.report.charts import INK, MUTED, PALETTE
 
 SPLITS = {"iid": "IID", "skewed": "non-IID"}
-LOSSES = {"power-iteration": "‖v − v*‖", "k-means": "sum of squared distances", "linear-regression": "mean squared error"}
+LOSSES = {
+    "power-iteration": "distance to the eigenvector",
+    "k-means": "sum of squared distances",
+    "linear-regression": "mean squared error",
+}
+RELATIVE = {"linear-regression": 10}
+"""Tasks whose losses differ so little that they are shown relative to that of `dense`, from an iteration on."""
 COLOURS = {
     "rand_k": MUTED,
     "rand_k_spatial, avg": PALETTE[0],
@@ -37,12 +43,12 @@ def figures(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     good = [row for row in rows if "end" in row]
     at_size, at_bytes = ([row for row in good if row["key"]["compare"] == what] for what in ("size", "bytes"))
     main = sorted({_cell(row) for row in at_bytes})
+    dense = [row for row in at_size if row["key"]["method"] == "dense"]
     drawn = {split: paper_curves(task, at_size, split) for split in SPLITS if any(r["key"]["split"] == split for r in at_size)}
     ends = {
-        "codecs": codec_ends(task, [row for row in at_size if _cell(row) in main or _cell(row) in [(n, 0) for n, _ in main]]),
-        "bytes-codecs": codec_ends(task, at_bytes),
+        "codecs": codec_ends(task, [row for row in at_size if _cell(row) in [*main, *((n, 0) for n, _ in main)]], dense),
+        "bytes-codecs": codec_ends(task, at_bytes, dense),
     }
-    dense = [row for row in at_size if row["key"]["method"] == "dense"]
     return drawn | ends | {"bytes": byte_curves(task, at_bytes, dense), "time": times(rows)}
 
 
@@ -54,14 +60,14 @@ def paper_curves(task: str, rows: Sequence[Row], split: str) -> Any:
     for what in ("error", "loss"):
         panels: list[Any] = []
         for n, k in cells:
-            here = [
-                row for row in own if _cell(row) in ((n, k), (n, 0)) and (what == "loss" or row["key"]["method"] != "dense")
-            ]
+            here = [row for row in own if _cell(row) in ((n, k), (n, 0))]
             points = [point for row in here for point in _points(row, what)]
-            title = _label(task, what) if not panels else None
+            points = _relative(task, points) if what == "loss" else [p for p in points if p["codec"] != "dense"]
+            against = " / that of dense" if what == "loss" and task in RELATIVE else ""
+            title = None if panels else f"{_label(task, what)}{against}"
             panels.append(_curves(points, COLOURS, x="iteration", title=title, heading=f"n = {n}, k = {k}", width=140))
         lines.append(alt.hconcat(*panels))
-    subtitle = "mean of the runs and one standard deviation; logarithmic axes"
+    subtitle = "mean of the runs and one standard deviation"
     return alt.vconcat(*lines).properties(
         title=alt.Title(f"{task}, {SPLITS[split]}: the paper's five codecs at equal size", subtitle=subtitle)
     )
@@ -89,41 +95,49 @@ def byte_curves(task: str, rows: Sequence[Row], dense: Sequence[Row]) -> Any:
     )
 
 
-def codec_ends(task: str, rows: Sequence[Row]) -> Any:
-    """Where each codec ends: error and loss, a dot a split."""
+def codec_ends(task: str, rows: Sequence[Row], dense: Sequence[Row]) -> Any:
+    """Where each codec ends: error and loss, a dot a split, and a line where the loss ends if nothing is lost."""
     order = [name for name in {**METHODS, **AT_EQUAL_BYTES} if any(row["key"]["method"] == name for row in rows)]
+    order = [name for name in order if name != "dense"]
     lines = []
     for n in sorted({row["key"]["clients"] for row in rows}):
         size = max(row["key"]["size"] for row in rows if row["key"]["clients"] == n)
         panels: list[Any] = []
         for what in ("error", "loss"):
             values = [
-                {"codec": row["key"]["method"], "split": SPLITS[row["key"]["split"]], "value": row["end"][0]}
-                | ({"value": row["loss"][-1]} if what == "loss" else {})
+                {"codec": row["key"]["method"], "split": SPLITS[row["key"]["split"]], "value": _end(row, what)}
                 for row in rows
-                if row["key"]["clients"] == n and (what == "loss" or row["key"]["method"] != "dense")
+                if row["key"]["clients"] == n and row["key"]["method"] in order
             ]
-            axis = alt.Axis(title=None, labelLimit=260) if not panels else alt.Axis(title=None, labels=False, ticks=False)
-            panels.append(
+            axis = _names(first=not panels)
+            x = alt.X("value:Q", title=_label(task, what), scale=alt.Scale(type="log", nice=False, padding=8))
+            colour = alt.Color("split:N", title=None, scale=alt.Scale(domain=list(SPLITS.values()), range=PALETTE[:2]))
+            dots = (
                 alt.Chart(alt.InlineData(values=values))
                 .mark_point(filled=True, size=55, opacity=0.85)
-                .encode(
-                    alt.X("value:Q", title=_label(task, what), scale=alt.Scale(type="log", nice=False, padding=8)).axis(
-                        format="~g", tickCount=4
-                    ),
-                    alt.Y("codec:N", sort=order, scale=alt.Scale(domain=order), axis=axis.copy(deep=False)).axis(grid=True),
-                    alt.Color("split:N", title=None, scale=alt.Scale(domain=list(SPLITS.values()), range=PALETTE[:2])),
-                )
-                .properties(width=230, height=15 * len(order), title=alt.Title(f"n = {n}, k = {size}", fontSize=12, color=INK))
+                .encode(x.axis(format="~g", tickCount=4), alt.Y("codec:N", scale=alt.Scale(domain=order), axis=axis), colour)
             )
+            ends = [
+                {"split": SPLITS[row["key"]["split"]], "value": _end(row, what)}
+                for row in dense
+                if row["key"]["clients"] == n and what == "loss"
+            ]
+            rule = alt.Chart(alt.InlineData(values=ends)).mark_rule(strokeDash=[4, 3]).encode(x, colour)
+            layered = alt.layer(*([rule] if ends else []), dots)
+            heading = alt.Title(
+                f"n = {n}, {'budget of ' if rows[0]['key']['compare'] == 'bytes' else ''}k = {size}", fontSize=12
+            )
+            panels.append(layered.properties(width=230, height=15 * len(order), title=heading))
         lines.append(alt.hconcat(*panels))
-    at_bytes = rows[0]["key"]["compare"] == "bytes" if rows else False
+    at_bytes = bool(rows) and rows[0]["key"]["compare"] == "bytes"
     told = (
         "at the bytes of rand_k"
         if at_bytes
         else "at equal size; sign, eden, correlated and qsgd send all coordinates in few bits"
     )
-    return alt.vconcat(*lines).properties(title=alt.Title(f"{task}: where each codec ends", subtitle=told))
+    return alt.vconcat(*lines).properties(
+        title=alt.Title(f"{task}: where each codec ends", subtitle=f"{told}. Dashed: where dense ends")
+    )
 
 
 def times(rows: Sequence[Row]) -> Any:
@@ -136,18 +150,22 @@ def times(rows: Sequence[Row]) -> Any:
             {"codec": row["key"]["method"], "cell": f"n = {row['key']['clients']}, k = {row['key']['size']}", "s": row[what]}
             for row in own
         ]
-        axis = alt.Axis(title=None, labelLimit=260) if not panels else alt.Axis(title=None, labels=False, ticks=False)
         panels.append(
             alt.Chart(alt.InlineData(values=values))
             .mark_point(filled=True, size=55, opacity=0.85)
             .encode(
                 alt.X("s:Q", title=title, scale=alt.Scale(type="log", padding=8)).axis(format="~s", tickCount=4),
-                alt.Y("codec:N", sort=order, scale=alt.Scale(domain=order), axis=axis).axis(grid=True),
+                alt.Y("codec:N", scale=alt.Scale(domain=order), axis=_names(first=not panels)),
                 alt.Color("cell:N", title=None, scale=alt.Scale(range=PALETTE[:2])),
             )
             .properties(width=260, height=16 * len(order))
         )
     return alt.hconcat(*panels).properties(title=alt.Title("Time to encode and to decode", subtitle="one core; medians"))
+
+
+def _names(*, first: bool) -> Any:
+    """The axis of codecs, with their names at the first panel only."""
+    return alt.Axis(title=None, labelLimit=260, grid=True, labels=first, ticks=first)
 
 
 def _curves(
@@ -159,7 +177,9 @@ def _curves(
     base = alt.Chart(alt.InlineData(values=[{**point, "x": point[x]} for point in points if point["codec"] in order])).encode(
         alt.X("x:Q", title="bytes a client" if x == "bytes" else x, scale=scaled).axis(format="~s", tickCount=4, grid=False),
         alt.Y("value:Q", title=title, scale=alt.Scale(type="log", nice=False, zero=False)).axis(format="~g", tickCount=5),
-        alt.Color("codec:N", title=None, scale=scale),
+        alt.Color(
+            "codec:N", title=None, scale=scale, legend=alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2)
+        ),
     )
     dashes = alt.condition("datum.codec == 'dense'", alt.value([4, 3]), alt.value([1, 0]))
     layers = [base.mark_line(strokeWidth=1.7, clip=True).encode(strokeDash=dashes)]
@@ -183,8 +203,24 @@ def _points(row: Row, what: str) -> list[Row]:
     ]
 
 
+def _relative(task: str, points: Sequence[Row]) -> list[Row]:
+    """Losses divided by that of `dense` in the same iteration, for tasks that need it."""
+    if task not in RELATIVE:
+        return list(points)
+    dense = {point["iteration"]: point["value"] for point in points if point["codec"] == "dense"}
+    return [
+        point | {name: point[name] / dense[point["iteration"]] for name in ("value", "low", "high")}
+        for point in points
+        if point["iteration"] >= RELATIVE[task] and dense
+    ]
+
+
+def _end(row: Row, what: str) -> float:
+    return float(row["end"][0] if what == "error" else row["loss"][-1])
+
+
 def _label(task: str, what: str) -> str:
-    return "‖x̂ − x̄‖²" if what == "error" else LOSSES[task]
+    return "squared error of the mean" if what == "error" else LOSSES[task]
 
 
 def _cell(row: Row) -> tuple[int, int]:

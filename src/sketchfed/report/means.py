@@ -97,7 +97,8 @@ def with_error(value: float, error: float | None) -> str:
         return _short(shown_loss(value))
     if value < 0.01:
         return f"{_short(f'{value:.2e}')} ± {_short(f'{error:.0e}')}"
-    decimals = max(0, min(1 - math.floor(math.log10(error)), 3 - math.floor(math.log10(value)), 4))
+    first = -math.floor(math.log10(error))  # its first digit; its second too if that leaves the value four digits
+    decimals = max(0, first, min(first + 1, 3 - math.floor(math.log10(value)), 4))
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 

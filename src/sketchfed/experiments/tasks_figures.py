@@ -65,7 +65,9 @@ def paper_curves(task: str, rows: Sequence[Row], split: str) -> Any:
             points = _relative(task, points) if what == "loss" else [p for p in points if p["codec"] != "dense"]
             against = " / that of dense" if what == "loss" and task in RELATIVE else ""
             title = None if panels else f"{_label(task, what)}{against}"
-            panels.append(_curves(points, COLOURS, x="iteration", title=title, heading=f"n = {n}, k = {k}", width=140))
+            panels.append(
+                _curves(points, COLOURS, x="iteration", title=title, heading=f"n = {n}, k = {k}", width=140, lossy=True)
+            )
         lines.append(alt.hconcat(*panels))
     subtitle = "mean of the runs and one standard deviation"
     return alt.vconcat(*lines).properties(
@@ -85,7 +87,7 @@ def byte_curves(task: str, rows: Sequence[Row], dense: Sequence[Row]) -> Any:
             points = [point for row in here for point in _points(row, what)]
             title = _label(task, what) if not panels else None
             heading = f"{SPLITS[split]}, n = {n}, budget of k = {k}"
-            panels.append(_curves(points, SELECTED, x="bytes", title=title, heading=heading, width=220, band=False))
+            panels.append(_curves(points, SELECTED, x="bytes", title=title, heading=heading, width=220))
         lines.append(alt.hconcat(*panels))
     return alt.vconcat(*lines).properties(
         title=alt.Title(
@@ -115,7 +117,11 @@ def codec_ends(task: str, rows: Sequence[Row], dense: Sequence[Row]) -> Any:
             dots = (
                 alt.Chart(alt.InlineData(values=values))
                 .mark_point(filled=True, size=55, opacity=0.85)
-                .encode(x.axis(format="~g", tickCount=4), alt.Y("codec:N", scale=alt.Scale(domain=order), axis=axis), colour)
+                .encode(
+                    x.axis(format=_digits(values), tickCount=4),
+                    alt.Y("codec:N", scale=alt.Scale(domain=order), axis=axis),
+                    colour,
+                )
             )
             ends = [
                 {"split": SPLITS[row["key"]["split"]], "value": _end(row, what)}
@@ -169,23 +175,38 @@ def _names(*, first: bool) -> Any:
 
 
 def _curves(
-    points: Sequence[Row], colours: Mapping[str, str], *, x: str, title: str | None, heading: str, width: int, band: bool = True
+    points: Sequence[Row],
+    colours: Mapping[str, str],
+    *,
+    x: str,
+    title: str | None,
+    heading: str,
+    width: int,
+    lossy: bool = False,
 ) -> Any:
+    """Lines; with bands, and as tall as those of codecs that lose something, if `lossy`."""
     order = [name for name in colours if any(point["codec"] == name for point in points)]
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     scaled = alt.Scale(type="log", nice=False) if x == "bytes" else alt.Undefined
+    ends = [point[end] for point in points if point["codec"] != "dense" for end in ("low", "high")] if lossy else []
+    height = alt.Scale(type="log", nice=False, zero=False, domain=[min(ends), max(ends)] if ends else alt.Undefined)
     base = alt.Chart(alt.InlineData(values=[{**point, "x": point[x]} for point in points if point["codec"] in order])).encode(
         alt.X("x:Q", title="bytes a client" if x == "bytes" else x, scale=scaled).axis(format="~s", tickCount=4, grid=False),
-        alt.Y("value:Q", title=title, scale=alt.Scale(type="log", nice=False, zero=False)).axis(format="~g", tickCount=5),
+        alt.Y("value:Q", title=title, scale=height).axis(format=_digits(points), tickCount=5),
         alt.Color(
             "codec:N", title=None, scale=scale, legend=alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2)
         ),
     )
     dashes = alt.condition("datum.codec == 'dense'", alt.value([4, 3]), alt.value([1, 0]))
     layers = [base.mark_line(strokeWidth=1.7, clip=True).encode(strokeDash=dashes)]
-    if band:
+    if lossy:
         layers.insert(0, base.mark_area(opacity=0.2, clip=True).encode(alt.Y("low:Q"), alt.Y2("high:Q")))
     return alt.layer(*layers).properties(width=width, height=170, title=alt.Title(heading, fontSize=11, color=INK))
+
+
+def _digits(points: Sequence[Row]) -> str:
+    """How numbers of this size are written: 300k rather than 300000, but 0.001 rather than 1m."""
+    return "~s" if any(point["value"] > 1e4 for point in points) else "~g"
 
 
 def _points(row: Row, what: str) -> list[Row]:

@@ -76,15 +76,9 @@ class Ensemble(ABC):
         """GᵢGᵢᵀzᵢ for all clients."""
         return z
 
-    def matrix(self) -> Tensor:
-        """G with all rows of all clients, `(clients·size, dim)`, in float64."""
-        raise NotImplementedError
-
+    @abstractmethod
     def gram(self) -> Floats:
-        """GGᵀ in float64."""
-        rows = self.matrix().numpy()
-        product: Floats = rows @ rows.T
-        return product
+        """GGᵀ in float64, `(clients·size, clients·size)`."""
 
     @property
     def has_gram(self) -> bool:
@@ -262,9 +256,9 @@ class Sketches(Ensemble):
             total += sketch.adjoint(row)
         return total
 
-    def matrix(self) -> Tensor:
+    def gram(self) -> Floats:
         scale = self._scales[torch.float64][:, None]
-        return torch.cat([scale * dense(sketch) for sketch in self._sketches])
+        return _products(torch.cat([scale * dense(sketch) for sketch in self._sketches]))
 
 
 class BalancedCount(Sketches):
@@ -344,8 +338,8 @@ class Orthonormal(Ensemble):
     def adjoint(self, z: Tensor) -> Tensor:
         return torch.einsum("nk,nkd->d", z.to(torch.float64), self._rows).to(z.dtype)
 
-    def matrix(self) -> Tensor:
-        return self._rows.reshape(-1, self.dim)
+    def gram(self) -> Floats:
+        return _products(self._rows.reshape(-1, self.dim))
 
 
 class Sampling(Ensemble):
@@ -380,6 +374,13 @@ class Sampling(Ensemble):
 
 
 ENSEMBLES: dict[str, type[Ensemble]] = {kind.name: kind for kind in (Srht, BalancedCount, Gaussian, Orthonormal, Sampling)}
+
+
+def _products(rows: Tensor) -> Floats:
+    """Those of all pairs of rows."""
+    matrix = rows.numpy()
+    products: Floats = matrix @ matrix.T
+    return products
 
 
 def _edges(dim: int, size: int, block: int | None) -> list[int]:

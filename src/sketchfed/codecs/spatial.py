@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.codecs.base import Codec, check_correlation, sender
-from sketchfed.codecs.ensembles import Ensemble, Share
+from sketchfed.codecs.ensembles import Ensemble
 from sketchfed.codecs.rounding import Parts, check_width, from_packet, relative_variance, to_parts
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
@@ -78,10 +78,6 @@ class Spatial(Codec):
     def shrinkage(self) -> float:
         return self.size / self.dim / (1 + relative_variance(size=self.size, bits=self.bits))
 
-    def beta(self, clients: int, rho: float, share: Share) -> float:
-        """What makes the estimate of some coordinates unbiased, for so many clients (Jiang et al. 2023, Eq. 5: n·β̄)."""
-        return self._ensemble([]).law(clients, share.share, rho if clients > 1 else 0.0).beta(clients)
-
     def learn(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None = None) -> Tensor | None:
         """ρ as these packets show it, for the next round; one packet shows nothing."""
         if self.correlation != "estimated" or len(packets) < 2:
@@ -107,7 +103,7 @@ class Spatial(Codec):
             rho = max(rho, 0.0)
         mean = self._solved(ensemble, y, rho)
         for share in ensemble.shares:
-            mean[share.start : share.stop] *= self.beta(n, rho, share) / n
+            mean[share.start : share.stop] *= ensemble.law(n, share.share, rho).beta(n) / n
         return mean.to(torch.float32)
 
     def _read(self, packet: Packet, seed: PublicSeed) -> Tensor:
@@ -120,9 +116,11 @@ class Spatial(Codec):
         return ensemble, y.to(torch.float64) if len(packets) * self.dim <= 2**20 else y
 
     def _believed(self, clients: int, ensemble: Ensemble, y: Tensor, knowledge: Tensor | None) -> float:
+        if clients == 1:
+            return 0.0
         given = self._given(clients)
-        if given is not None or clients == 1:
-            return given or 0.0
+        if given is not None:
+            return given
         if self.correlation == "current":
             return _safe(_estimated(ensemble, y), clients)
         return 0.0 if knowledge is None else _safe(float(knowledge[0]), clients)

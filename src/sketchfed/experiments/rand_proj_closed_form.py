@@ -14,7 +14,6 @@ from sketchfed import PublicSeed
 from sketchfed.codecs import make_codec
 from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.examples import example_vectors
-from sketchfed.codecs.rand_proj_spatial import RandProjSpatial
 from sketchfed.codecs.trials import one_core, squared_errors
 from sketchfed.experiments.rand_proj import Row, agreement, run_all, sizes
 from sketchfed.experiments.tables import write_table
@@ -86,13 +85,11 @@ def measure(cell: Cell) -> Row:
     codec = make_codec(
         "rand_proj_spatial", dim=cell.dim, size=cell.size, clients=cell.clients, ensemble=cell.ensemble, correlation=belief
     )
-    assert isinstance(codec, RandProjSpatial)
     seed = PublicSeed(cell.seed).child(cell.ensemble).child(cell.belief).child("dim", cell.dim).child("clients", cell.clients)
     seed = seed.child("size", cell.size).child("correlation", round(1000 * cell.correlation))
     errors = squared_errors(codec, x, trials=cell.trials, seed=seed)
     n = cell.clients
     rho = {"none": 0.0, "avg": n / 2 / (n - 1), "max": 1.0, "known": cell.correlation / (n - 1)}[cell.belief]
-    (share,) = ENSEMBLES[cell.ensemble](cell.dim, cell.size, []).shares
     traces = [_trace(cell, rho, seed.child("draw", draw)) for draw in range(cell.draws)]
     beta = n * cell.dim / mean(traces)
     return {
@@ -102,7 +99,7 @@ def measure(cell: Cell) -> Row:
         "predicted": codec.mse(float(x.double().square().sum()), cell.correlation),
         "beta": beta,
         "beta_error": beta * stdev(traces) / mean(traces) / math.sqrt(len(traces)),
-        "beta_closed": codec.beta(n, rho, share),
+        "beta_closed": ENSEMBLES[cell.ensemble].law(n, cell.size / cell.dim, rho).beta(n),
     }
 
 

@@ -9,6 +9,8 @@ from problems import SEED, dense_model, examples
 from sketchfed import PublicSeed
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.engines import Engine, LocalEngine, Participant
+from sketchfed.protection import PrivacySettings, SecureSettings, resolve
+from sketchfed.protection.resolve import completed_work
 from sketchfed.server import Server
 from sketchfed.training import Examples, make_trainer
 from sketchfed.vectors import flatten
@@ -29,6 +31,7 @@ class Tap:
         self.inner, self.tamper = inner, tamper
         self.tasks: list[dict[int, bytes]] = []
         self.replies: list[dict[int, bytes]] = []
+        self.stages: list[str] = []
 
     @property
     def clients(self) -> int:
@@ -38,9 +41,14 @@ class Tap:
     def complaints(self) -> Mapping[int, str]:
         return self.inner.complaints
 
-    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
+    @property
+    def directory(self) -> Mapping[int, bytes]:
+        return self.inner.directory
+
+    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
+        self.stages.append(stage)
         self.tasks.append(dict(requests))
-        self.replies.append(self.tamper(dict(self.inner.ask(requests))))
+        self.replies.append(self.tamper(dict(self.inner.ask(requests, stage))))
         return self.replies[-1]
 
 
@@ -53,7 +61,9 @@ class Apart:
         self.memories: dict[int, torch.Tensor | None] = {}
         self.complaints: dict[int, str] = {}
 
-    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
+    directory: Mapping[int, bytes] = {}  # noqa: RUF012 (it takes no part in secure sums)
+
+    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         replies = {}
         for client, task in requests.items():
             self.replicas[client] = replica = self.participant.receive(self.replicas[client], task)
@@ -74,21 +84,27 @@ def federation(
     apart: bool = False,
     shared_start: bool = True,
     tamper: Tamper = dict,
+    privacy: PrivacySettings | None = None,
+    secure: SecureSettings | None = None,
 ) -> Server:
     """A server over clients with this data; its engine is a `Tap`."""
     module = module or dense_model("linear")
     trainer = make_trainer(module, loss)
     trainer.check(data[0])
-    algorithm = algorithm.resolved(trainer.dim, len(data))
+    algorithm = completed_work(algorithm.resolved(trainer.dim, len(data)), privacy)
+    sizes = [len(part.x) for part in data]
+    protection = resolve(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
     state = algorithm.begin(flatten(module))
-    participant = Participant(algorithm=algorithm, trainer=trainer, seed=seed, clients=len(data))
+    participant = Participant(
+        algorithm=algorithm, trainer=trainer, seed=seed, clients=len(data), protection=protection
+    )
     start = state.replica if shared_start else None
     engine: Engine = (
         Apart(participant, data, start)
         if apart
         else LocalEngine(participant, data.__getitem__, clients=len(data), start=start, workers=workers)
     )
-    return Server(algorithm, Tap(engine, tamper), state, seed, shared_start=shared_start)
+    return Server(algorithm, Tap(engine, tamper), state, seed, shared_start=shared_start, protection=protection)
 
 
 def advanced(server: Server, rounds: int) -> Server:

@@ -11,7 +11,7 @@ from odds import uniformity
 from sketchfed import PublicSeed, SecretSeed
 from sketchfed.errors import InputError
 from sketchfed.kernels import philox
-from sketchfed.seeds import philox4x32, secret_bytes
+from sketchfed.seeds import SecretStream, philox4x32, secret_bytes
 
 # The rows "philox4x32 10" of kat_vectors in Random123 (Salmon et al. 2011): counter, key, output.
 KNOWN_ANSWERS = [
@@ -143,3 +143,43 @@ def test_a_public_and_a_secret_seed_are_never_equal_or_related():
     assert not isinstance(PublicSeed(7), SecretSeed)
     assert SecretSeed() != PublicSeed(7)
     assert sketchfed.SecretSeed is SecretSeed
+
+
+def test_an_insecure_secret_is_repeatable_and_says_so():
+    first, again = SecretSeed.insecure(7), SecretSeed.insecure(7)
+    assert secret_bytes(first, 64) == secret_bytes(again, 64) != secret_bytes(SecretSeed.insecure(8), 64)
+    assert repr(first) == "SecretSeed.insecure(7)"
+    child = first.child("client", 3).child("noise")
+    assert repr(child) == "SecretSeed.insecure(7).child('client', 3).child('noise', 0)"
+    assert first.is_insecure
+    assert child.is_insecure
+    assert not SecretSeed().is_insecure
+    assert not SecretSeed().child("noise").is_insecure
+    with pytest.raises(InputError, match="never serialised"):
+        copy.copy(first)
+
+
+def test_an_insecure_secret_is_related_to_no_public_seed():
+    assert PublicSeed(7).to_bytes() not in secret_bytes(SecretSeed.insecure(7), 1024)
+    assert PublicSeed(7).to_bytes() not in SecretSeed.insecure(7)._state
+
+
+@pytest.mark.parametrize("value", [-1, 2**64, 1.5, "7", True, None])
+def test_an_insecure_secret_is_made_of_a_small_integer(value):
+    with pytest.raises(InputError, match="integer from 0"):
+        SecretSeed.insecure(value)
+
+
+def test_a_secret_stream_goes_on_where_it_stopped():
+    secret = SecretSeed()
+    stream = SecretStream(secret)
+    parts = stream.read(3) + stream.read(0) + stream.read(100) + stream.words(5).astype("<u4").tobytes()
+    assert parts == secret_bytes(secret, 123)
+    with pytest.raises(InputError, match="SecretSeed"):
+        SecretStream(PublicSeed(7))
+
+
+def test_secret_streams_are_uniform():
+    """χ² over the 256 values of a byte; false alarm 1e-6."""
+    octets = np.frombuffer(secret_bytes(SecretSeed.insecure(7), 2**20), np.uint8)
+    assert uniformity(np.bincount(octets, minlength=256)) > 1e-6

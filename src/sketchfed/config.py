@@ -14,10 +14,14 @@ from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.models import MODELS
 from sketchfed.plugins import resolve
+from sketchfed.protection import PrivacySettings, Protection, SecureSettings
+from sketchfed.protection import resolve as resolve_protection
+from sketchfed.protection.resolve import completed_work
+from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import SKETCHES
 from sketchfed.tables import Table, change, check_keys, check_type, copied, flat, keys_of, read_toml, to_struct, with_options
 
-TABLES = ("data", "model", "algorithm", "sketch", "codec", "engine")
+TABLES = ("data", "model", "algorithm", "sketch", "codec", "privacy", "secure", "engine")
 _INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings}
 _GIVEN_TO_PARTITIONS = ("data", "clients", "seed")
 _GIVEN_TO_MODELS = ("shape", "outputs")
@@ -122,6 +126,8 @@ class Config:
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     algorithm: Algorithm = field(default_factory=FedAvg)
+    privacy: PrivacySettings | None = None
+    secure: SecureSettings | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
@@ -147,18 +153,34 @@ class Config:
         ):
             if getattr(self.algorithm, setting, None) == chosen:
                 words.append(word)
+        if self.privacy is not None:
+            words.append(self.privacy.name.replace("_", " "))
+        if self.secure is not None and self.secure.aggregation:
+            words.append("secure sums")
         return " ".join(words)
 
-    def completed(self, *, dim: int, clients: int) -> "Config":
-        """The same with every default spelled out, also those that hang on the model's size and the number of clients."""
-        algorithm = self.algorithm.resolved(dim, clients)
+    def completed(self, *, dim: int, sizes: Sequence[int]) -> "Config":
+        """The same with every default spelled out, also those that hang on the model's size and the clients' examples.
+
+        `sizes` says how many examples each client has.
+        """
+        clients = len(sizes)
+        algorithm = completed_work(self.algorithm.resolved(dim, clients), self.privacy)
         if algorithm.local_steps is None:
             algorithm = replace(algorithm, local_epochs=algorithm.work.epochs)
         sketch: SketchSettings | None = getattr(algorithm, "sketch", None)
         if sketch is not None and sketch.ratio is None and sketch.size is None:
             ratio = sketch.size_for(1_000) / 1_000
             algorithm = replace(algorithm, sketch=replace(sketch, ratio=ratio))  # type: ignore[call-arg]
-        return replace(self, data=self.data.completed(clients), model=self.model.completed(), algorithm=algorithm)
+        data, model = self.data.completed(clients), self.model.completed()
+        full = replace(self, data=data, model=model, algorithm=algorithm)
+        protection = full.protection(dim=dim, sizes=sizes)
+        return full if protection is None else replace(full, privacy=protection.privacy)
+
+    def protection(self, *, dim: int, sizes: Sequence[int]) -> Protection | None:
+        """How updates are protected between encoding and the wire."""
+        seed, algorithm = PublicSeed(self.seed), self.algorithm
+        return resolve_protection(algorithm, privacy=self.privacy, secure=self.secure, dim=dim, sizes=sizes, seed=seed)
 
     def to_tables(self) -> Table:
         """Plain tables from which `load_config` makes the same configuration."""
@@ -169,6 +191,9 @@ class Config:
             tables["algorithm"].pop(inner, None)
             if settings is not None:
                 tables[inner] = flat(settings)
+        for name, settings in (("privacy", self.privacy), ("secure", self.secure)):
+            if settings is not None:
+                tables[name] = flat(settings)
         tables["engine"] = flat(self.engine)
         return tables
 
@@ -198,12 +223,17 @@ def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequ
     for key, kind in (("name", str), ("seed", int)):
         if type(tables.get(key, kind())) is not kind:
             raise InputError(f"{key} must be {'text' if kind is str else 'an integer'}, got {tables[key]!r}.")
-    check_keys("engine", tables.get("engine", {}), keys_of(EngineSettings))
+    plain: dict[str, type] = {"engine": EngineSettings, "privacy": PrivacySettings, "secure": SecureSettings}
+    for key, settings in plain.items():
+        check_keys(key, tables.get(key, {}), keys_of(settings))
+    algorithm = _algorithm(tables)
     return Config(
         **{key: tables[key] for key in ("name", "seed") if key in tables},
         data=to_struct(with_options(tables.get("data", {}), DataSettings), DataSettings, "data"),
         model=to_struct(with_options(tables.get("model", {}), ModelSettings), ModelSettings, "model"),
-        algorithm=_algorithm(tables),
+        algorithm=algorithm,
+        privacy=_privacy(tables, algorithm),
+        secure=to_struct(tables["secure"], SecureSettings, "secure") if "secure" in tables else None,
         engine=to_struct(tables.get("engine", {}), EngineSettings, "engine"),
     )
 
@@ -237,6 +267,20 @@ def _algorithm(tables: Table) -> Algorithm:
     if sketch is not None:
         _check_sketch(sketch, algorithm)
     return algorithm
+
+
+def _privacy(tables: Table, algorithm: Algorithm) -> PrivacySettings | None:
+    """The table [privacy]; a private algorithm adds noise as its paper does, unless something else is said."""
+    if "privacy" not in tables:
+        if algorithm.private:
+            raise InputError(
+                f"algorithm '{algorithm.name}' runs with noise only. Add [privacy] with epsilon, or choose 'iterative'."
+            )
+        return None
+    own = {"unit": "example"} if algorithm.private else {}
+    if algorithm.private and tables["privacy"].get("name", "gaussian") == "gaussian":
+        own["placement"] = "steps"
+    return to_struct(own | tables["privacy"], PrivacySettings, "privacy")
 
 
 def _check_sketch(sketch: SketchSettings, algorithm: Algorithm) -> None:

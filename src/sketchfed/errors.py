@@ -5,6 +5,7 @@
     │   └── UnknownNameError  a name that no registry holds; the message lists the ones it does
     ├── WireError             bytes that are not an acceptable packet (also a ValueError)
     ├── StorageError          a file or folder of a run that cannot be written or read (also an OSError)
+    ├── SecureSumError        a secure sum that was abandoned, or a request that a client must not answer
     └── DivergedError         training that left the finite numbers, with the step size that theory allows
 
 A message says what was given, why it fails, and what to change.
@@ -38,6 +39,10 @@ class WireError(SketchfedError, ValueError):
 
 class StorageError(SketchfedError, OSError):
     """A file or folder of a run that cannot be written, or holds what no run wrote."""
+
+
+class SecureSumError(SketchfedError):
+    """A secure sum that was abandoned because too few took part, or a request of the server that a client must not answer."""
 
 
 class DivergedError(SketchfedError):

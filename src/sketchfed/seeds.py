@@ -129,19 +129,50 @@ class SecretSeed:
     SecretSeed(hidden)
     """
 
-    __slots__ = ("_state",)
+    __slots__ = ("_name", "_state")
+    _state: bytes
+    _name: str | None
 
     def __init__(self) -> None:
         self._state = secrets.token_bytes(32)
+        self._name = None
 
-    def child(self, label: str, index: int = 0) -> "SecretSeed":
-        """An independent secret named by a label and a number."""
-        seed = object.__new__(SecretSeed)
-        seed._state = _derive(self._state, label, index, size=32, person=b"sketchfed.secret")
+    @classmethod
+    def insecure(cls, value: int) -> "SecretSeed":
+        """A "secret" that anyone who knows the number can rebuild, for tests and for experiments that must be repeatable.
+
+        Whoever rebuilds it subtracts the noise and the masks drawn from it: there is no privacy, whatever ε says. It and all
+        its children say so, when printed and by `is_insecure`, so that a report can.
+
+        >>> SecretSeed.insecure(7).child("noise")
+        SecretSeed.insecure(7).child('noise', 0)
+        """
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**64:
+            raise InputError(
+                f"an insecure secret is made of an integer from 0 to 2^64 - 1, got {value!r}. Write SecretSeed.insecure(7) to "
+                "repeat an experiment, SecretSeed() to keep anything secret."
+            )
+        state = _derive(b"", "insecure", value, size=32, person=b"sketchfed.secret")
+        return cls._of(state, f"SecretSeed.insecure({value})")
+
+    @classmethod
+    def _of(cls, state: bytes, name: str | None) -> "SecretSeed":
+        seed = object.__new__(cls)
+        seed._state, seed._name = state, name
         return seed
 
+    @property
+    def is_insecure(self) -> bool:
+        """Whether this secret, or the one it derives from, can be rebuilt from a number."""
+        return self._name is not None
+
+    def child(self, label: str, index: int = 0) -> "SecretSeed":
+        """An independent secret named by a label and a number; children of an insecure one are insecure."""
+        state = _derive(self._state, label, index, size=32, person=b"sketchfed.secret")
+        return self._of(state, None if self._name is None else f"{self._name}.child({label!r}, {index})")
+
     def __repr__(self) -> str:
-        return "SecretSeed(hidden)"
+        return self._name or "SecretSeed(hidden)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InputError(
@@ -150,15 +181,32 @@ class SecretSeed:
         )
 
 
-def secret_bytes(seed: SecretSeed, count: int) -> bytes:
-    """The first `count` bytes of a secret's ChaCha20 key stream: the one source of noise and masks.
+class SecretStream:
+    """A secret's ChaCha20 key stream, read on and on, no byte twice: the one source of noise and masks.
 
-    Public seeds are refused: what everybody can rebuild, everybody can subtract.
+    Public seeds are refused: what everybody can rebuild, everybody can subtract. Two streams of one secret are the same, so
+    each purpose takes a child of its own.
     """
-    if not isinstance(seed, SecretSeed):
-        raise InputError(
-            f"noise and masks are drawn from a SecretSeed, got {type(seed).__name__}: what others can rebuild "
-            "they can subtract. Use SecretSeed(), which the operating system fills."
-        )
-    stream = Cipher(algorithms.ChaCha20(seed._state, bytes(16)), mode=None).encryptor()
-    return stream.update(bytes(count))
+
+    __slots__ = ("_cipher",)
+
+    def __init__(self, seed: SecretSeed) -> None:
+        if not isinstance(seed, SecretSeed):
+            raise InputError(
+                f"noise and masks are drawn from a SecretSeed, got {type(seed).__name__}: what others can rebuild "
+                "they can subtract. Use SecretSeed(), which the operating system fills."
+            )
+        self._cipher = Cipher(algorithms.ChaCha20(seed._state, bytes(16)), mode=None).encryptor()
+
+    def read(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        return self._cipher.update(bytes(count))
+
+    def words(self, count: int) -> Words:
+        """The next `count` words of 32 bits."""
+        return np.frombuffer(self.read(4 * count), dtype="<u4").astype(np.uint32, copy=False)
+
+
+def secret_bytes(seed: SecretSeed, count: int) -> bytes:
+    """The first `count` bytes of a secret's stream."""
+    return SecretStream(seed).read(count)

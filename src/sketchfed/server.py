@@ -4,14 +4,22 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from secrets import token_hex
 from statistics import median
+
+import numpy as np
 
 from sketchfed.algorithms import Algorithm, RoundContext, State
 from sketchfed.algorithms.base import cohort, to_snapshot
 from sketchfed.engines.base import Engine
-from sketchfed.errors import DivergedError, SketchfedError, WireError
+from sketchfed.errors import DivergedError, SecureSumError, SketchfedError, WireError
 from sketchfed.kernels.finite import all_finite
-from sketchfed.seeds import PublicSeed
+from sketchfed.privacy.ledger import PrivacyLedger
+from sketchfed.protection import Protection
+from sketchfed.protection.sums import noised_sum, recovered_sum
+from sketchfed.protection.terms import terms_of
+from sketchfed.secure import SecureServer, run_stages
+from sketchfed.seeds import PublicSeed, SecretSeed, secret_bytes
 from sketchfed.wire import Packet, pack, unpack
 
 log = logging.getLogger("sketchfed")
@@ -34,12 +42,22 @@ class Ledger:
 
 
 class Server:
-    """Drives rounds over an engine. Everything it holds between rounds is `state` and `ledger`."""
+    """Drives rounds over an engine. Everything it holds between rounds is `state`, `ledger` and `privacy`."""
 
-    def __init__(self, algorithm: Algorithm, engine: Engine, state: State, seed: PublicSeed, *, shared_start: bool) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        engine: Engine,
+        state: State,
+        seed: PublicSeed,
+        *,
+        shared_start: bool,
+        protection: Protection | None = None,
+    ) -> None:
         """`shared_start`: whether clients can rebuild the first weights themselves, so that nobody has to send them."""
-        self.algorithm, self.engine, self.state, self.seed = algorithm, engine, state, seed
+        self.algorithm, self.engine, self.state, self.seed, self.protection = algorithm, engine, state, seed, protection
         self.ledger = Ledger()
+        self.privacy = PrivacyLedger(protection.claim) if protection is not None and protection.privacy is not None else None
         self._shared_start = shared_start
         self._packed = (-1, b"")
         self._whole_size = len(self._whole())
@@ -50,23 +68,108 @@ class Server:
         return self.state.replica.round
 
     def cohort(self) -> list[int]:
-        """The clients of the next round, uniform without replacement."""
+        """The clients of the next round: so many of all, or, where cohorts are hidden, each by its own chance."""
         population = self.engine.clients
+        if self.protection is not None and self.protection.hidden:
+            return hidden_cohort(self.protection.secret(self.round, "cohort"), population, self.algorithm.participation)
         return cohort(self.seed, self.round, population=population, count=self.algorithm.planned(population))
 
+    @property
+    def epsilon(self) -> float | None:
+        """What has been spent so far; None for a run without calibrated noise."""
+        return None if self.privacy is None else self.privacy.epsilon()
+
+    def affordable(self) -> bool:
+        """Whether the budget lasts for one more round."""
+        if self.privacy is None or self.protection is None or self.protection.privacy is None:
+            return True
+        budget = self.protection.privacy.epsilon
+        clients = None if self.protection.hidden else self.cohort()
+        return budget is None or self.privacy.epsilon(also=(clients, self.protection.charge())) <= budget
+
     def advance(self) -> None:
-        """One round."""
-        tasks = self._tasks(self.cohort())
-        replies = self.engine.ask(tasks)
-        self.ledger.downlink_bytes += sum(len(task) for task in tasks.values())
-        packets, reasons = self._accepted(tasks, replies)
-        if not packets:
-            raise DivergedError(f"round {self.round + 1} got no usable reply: {next(iter(reasons.values())).rstrip('.')}")
+        """One round. What it may cost in privacy is written down before anything leaves, and what it did cost afterwards."""
+        chosen, hidden = self.cohort(), self.protection is not None and self.protection.hidden
+        draw = self._intended(None if hidden else chosen)
+        try:
+            packets, touched = self._gathered(chosen)
+        except SecureSumError:  # nothing was opened
+            self._settled(draw, [])
+            raise
+        self._settled(draw, touched)
         self.state, update = self._stepped(packets)
         packed = None if update is None else pack(update.stamped(round=self.round - 1))
         self.ledger.broadcast_bytes += self._whole_size if packed is None else len(packed)
         if packed is not None:
             self._remember(packed)
+
+    def _gathered(self, chosen: list[int]) -> tuple[list[Packet], list[int]]:
+        """What the round's clients sent, as packets that can be decoded, and the clients whose data are in it."""
+        if self.protection is not None and self.protection.secure is not None:
+            return self._summed_securely(self.protection, chosen)
+        tasks = self._tasks(chosen)
+        replies = self.engine.ask(tasks)
+        self.ledger.downlink_bytes += sum(len(task) for task in tasks.values())
+        packets, reasons = self._accepted(tasks, replies)
+        if self.protection is not None and self.protection.central:
+            if packets or self.protection.hidden:
+                noised = noised_sum(self.protection, list(packets.values()), self.seed, self.round)
+                return [noised], list(packets)
+        elif packets:
+            return list(packets.values()), list(replies)
+        raise DivergedError(f"round {self.round + 1} got no usable reply: {next(iter(reasons.values())).rstrip('.')}")
+
+    def _intended(self, clients: list[int] | None) -> str:
+        """Write down what the next round costs at worst; the name of its noise."""
+        if self.privacy is None or self.protection is None:
+            return ""
+        draw = token_hex(8)
+        if self.privacy.claim.insecure:  # the same noise whenever the round is run: it is charged once
+            draw = "fixed"
+            if any((entry.round, entry.draw) == (self.round, draw) for entry in self.privacy.entries):
+                return draw
+        self.privacy.intend(round=self.round, draw=draw, clients=clients, charge=self.protection.charge())
+        return draw
+
+    def _settled(self, draw: str, touched: list[int]) -> None:
+        """Write down what the round did cost, and whom."""
+        if self.privacy is None or self.protection is None:
+            return
+        clients = None if self.protection.hidden else touched
+        charge = self.protection.charge(len(touched) or None)
+        self.privacy.settle(round=self.round, draw=draw, clients=clients, charge=charge)
+
+    def _summed_securely(self, protection: Protection, chosen: list[int]) -> tuple[list[Packet], list[int]]:
+        """One packet for all survivors, of whom no single reply was seen. An abandoned sum is tried again with other keys."""
+        assert protection.secure is not None
+        tasks = self._tasks(chosen)
+        for attempt in range(protection.secure.attempts):
+            terms = terms_of(protection, self.seed, self.round, tuple(chosen), attempt)
+            aggregation = SecureServer(terms, self.engine.directory)
+            try:
+                summed = run_stages(aggregation, self._ask, tasks=tasks)
+            except SecureSumError as error:
+                log.warning("round %d: attempt %d at a secure sum failed: %s", self.round + 1, attempt + 1, error)
+                reason = error
+                continue
+            finally:
+                self._tell(aggregation.reasons)
+                self.ledger.refused += sum(client not in self.engine.complaints for client in aggregation.reasons)
+            survivors = list(summed.survivors)
+            self.ledger.replies += len(survivors)
+            self.ledger.known |= dict.fromkeys(survivors, self.round)
+            return [recovered_sum(protection, summed.total, len(survivors), self.seed, self.round)], survivors
+        raise SecureSumError(
+            f"round {self.round + 1} was abandoned {protection.secure.attempts} times, the last time because {reason} What was "
+            "reached before is kept; go on with --resume when more clients are there, or lower secure.survivors in a new run."
+        )
+
+    def _ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """One stage of a secure sum, its bytes counted like all others."""
+        self.ledger.downlink_bytes += sum(map(len, requests.values()))
+        replies = self.engine.ask(requests, stage)
+        self.ledger.uplink_bytes += sum(len(reply) for client, reply in replies.items() if client in requests)
+        return replies
 
     def _stepped(self, packets: list[Packet]) -> tuple[State, Packet | None]:
         """The state after this round and its update, all of it finite."""
@@ -107,7 +210,7 @@ class Server:
             self._packed = self.round, pack(snapshot)
         return self._packed[1]
 
-    def _accepted(self, tasks: Mapping[int, bytes], replies: Mapping[int, bytes]) -> tuple[list[Packet], dict[int, str]]:
+    def _accepted(self, tasks: Mapping[int, bytes], replies: Mapping[int, bytes]) -> tuple[dict[int, Packet], dict[int, str]]:
         """The packets that can be used, in the order of clients, and why others cannot: they are dropped, not fatal."""
         packets: dict[int, Packet] = {}
         norms: dict[int, float] = {}
@@ -124,14 +227,16 @@ class Server:
             except SketchfedError as error:
                 self.ledger.refused += 1
                 reasons[client] = str(error)
-        for client, reason in wild(norms, self.algorithm.screening).items():
+        # Where the server adds the noise, replies are clipped; to leave one out for the others' sake would tell of it.
+        central = self.protection is not None and self.protection.central
+        for client, reason in wild(norms, 0.0 if central else self.algorithm.screening).items():
             del packets[client]
             self.ledger.refused += 1
             reasons[client] = reason
         self.ledger.replies += len(packets)
         self.ledger.known |= dict.fromkeys(packets, self.round)
         self._tell(reasons)
-        return list(packets.values()), reasons
+        return packets, reasons
 
     def _read(self, reply: bytes, client: int) -> tuple[Packet, float | None]:
         """The packet of a reply, if it is one that this round can use, and its norm."""
@@ -149,6 +254,12 @@ class Server:
             clients = [client for client, own in reasons.items() if own == reason]
             named = ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
             log.warning("round %d goes on without client %s: %s", self.round + 1, named, reason)
+
+
+def hidden_cohort(secret: SecretSeed, population: int, chance: float) -> list[int]:
+    """Each client with the same chance, independent of the others (Poisson sampling), known to who holds the secret."""
+    words = np.frombuffer(secret_bytes(secret, 8 * population), "<u8")
+    return [int(client) for client in np.flatnonzero(words < np.uint64(min(int(chance * 2**64), 2**64 - 1)))]
 
 
 def wild(norms: Mapping[int, float], ratio: float) -> dict[int, str]:

@@ -32,7 +32,7 @@ def test_a_reply_has_at_most_the_bytes_of_its_budget_and_not_many_less(method, i
     """Of a normal change, on which the number that `wangni` sends is random, with room for updates that take more."""
     sent = experiment.choice(SMALL, method, inverse)
     arm = experiment.arm(SMALL, "dirichlet", method, inverse, sent, rate=0.5, seed=3, rounds=7, validation=0.0)
-    config = load_config(arm.tables).completed(dim=SMALL.dim, clients=SMALL.clients)
+    config = load_config(arm.tables).completed(dim=SMALL.dim, sizes=[5] * SMALL.clients)
     assert (config.algorithm.rounds, config.algorithm.global_rate, config.data.options["concentration"]) == (7, 0.5, 0.3)
     change = torch.randn(SMALL.dim, generator=torch.Generator().manual_seed(1))
     packet, _ = config.algorithm.client(change, None, RoundContext(round=2, seed=PublicSeed(1), client=77))

@@ -4,7 +4,10 @@ from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
 from sketchfed.algorithms.fedavg import FedAvg
 from sketchfed.algorithms.fetchsgd import FetchSgd
 from sketchfed.algorithms.iterative import Iterative
+from sketchfed.algorithms.private_iterative import PrivateIterative
 
-__all__ = ["ALGORITHMS", "Algorithm", "FedAvg", "FetchSgd", "Iterative", "Replica", "RoundContext", "State"]
+__all__ = ["ALGORITHMS", "Algorithm", "FedAvg", "FetchSgd", "Iterative", "PrivateIterative", "Replica", "RoundContext", "State"]
 
-ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in (FedAvg, Iterative, FetchSgd)}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    algorithm.name: algorithm for algorithm in (FedAvg, Iterative, PrivateIterative, FetchSgd)
+}

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sketchfed.algorithms.linear import LinearCode
 from sketchfed.errors import InputError, WireError
 from sketchfed.kernels.draws import subset
 from sketchfed.seeds import PublicSeed
@@ -99,6 +100,8 @@ class Algorithm(ABC):
     source: ClassVar[str]
     incremental: ClassVar[bool]
     """Whether the server broadcasts updates, which absent clients can replay, or whole models."""
+    private: ClassVar[bool] = False
+    """Whether it runs with calibrated noise only."""
 
     def __post_init__(self) -> None:
         _check_settings(self)
@@ -135,6 +138,15 @@ class Algorithm(ABC):
     @abstractmethod
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         """What a client sends for the change that its local work made, and what it keeps until it takes part again."""
+
+    def code(self, dim: int, context: RoundContext) -> LinearCode | None:
+        """How the packets of a round depend on the change, where they do so linearly and nothing else enters."""
+        return None
+
+    @property
+    def sends(self) -> str:
+        """What travels up, in words for errors."""
+        return f"algorithm '{self.name}'"
 
     @abstractmethod
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float | None:

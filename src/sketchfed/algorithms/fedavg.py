@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, RoundContext, State, cohort, round_seed
+from sketchfed.algorithms.linear import LinearCode
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
-from sketchfed.codecs import Codec
+from sketchfed.codecs import Codec, Sketched
 from sketchfed.codecs.feedback import encode_with_memory
 from sketchfed.codecs.prediction import prediction_gain
 from sketchfed.seeds import PublicSeed
@@ -67,6 +68,20 @@ class FedAvg(Algorithm):
             return codec.bare(codec.encode(new, context.shared, client)), None
         packet, memory = encode_with_memory(codec, new, memory, context.shared, client)
         return codec.bare(packet), memory
+
+    def code(self, dim: int, context: RoundContext) -> LinearCode | None:
+        codec = self._codec(dim)
+        if not codec.additive or self.error_feedback or self.prediction:
+            return None
+        sketch = codec.sketch(context.shared) if isinstance(codec, Sketched) else None
+        return LinearCode(kind=codec.name, shape=(dim if sketch is None else sketch.size,), map=sketch)
+
+    @property
+    def sends(self) -> str:
+        if self.error_feedback or self.prediction:
+            return f"{'error feedback' if self.error_feedback else 'prediction'} around codec '{self.codec.name}'"
+        options = self.codec.options.get("precision") or (self.sketch and self.sketch.bits < 32 and f"{self.sketch.bits} bits")
+        return f"codec '{self.codec.name}'" + (f" with {options}" if options else "")
 
     def _place(self, context: RoundContext) -> int:
         """Which of the clients of the round this one is."""

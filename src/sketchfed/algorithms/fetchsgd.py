@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
+from sketchfed.algorithms.linear import LinearCode
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.errors import InputError, WireError
 from sketchfed.seeds import PublicSeed
@@ -72,6 +73,11 @@ class FetchSgd(Algorithm):
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         return Packet(kind="table", arrays={"values": self._sketched(change, context.seed)}), None
 
+    def code(self, dim: int, context: RoundContext) -> LinearCode:
+        columns = self._columns(dim)
+        tables = _Tables(_tables(dim, columns, self.rows, context.seed))
+        return LinearCode(kind="table", shape=(self.rows, columns), map=tables)
+
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         table = tensor_named(expect_kind(packet, "table"), "values", shape=(self.rows, self._columns(dim)))
         return float(table.norm()) / math.sqrt(self.rows)  # each row is a sketch that keeps the norm in expectation
@@ -111,12 +117,28 @@ class FetchSgd(Algorithm):
         return self.sketch.size_for(dim) // self.rows
 
     def _sketched(self, x: Tensor, seed: PublicSeed) -> Tensor:
-        return torch.stack([sketch.apply(x) for sketch in _tables(len(x), self._columns(len(x)), self.rows, seed)])
+        rows = _Tables(_tables(len(x), self._columns(len(x)), self.rows, seed))
+        return rows.apply(x).reshape(self.rows, -1)
 
     def _estimated(self, table: Tensor, dim: int, seed: PublicSeed) -> Tensor:
         """U: the median over rows of each coordinate's estimates."""
         sketches = _tables(dim, self._columns(dim), self.rows, seed)
         return torch.stack([sketch.adjoint(row) for sketch, row in zip(sketches, table, strict=True)]).median(0).values
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Several count sketches, one after the other."""
+
+    rows: tuple[Sketch, ...]
+
+    def apply(self, x: Tensor) -> Tensor:
+        return torch.cat([sketch.apply(x) for sketch in self.rows], dim=-1)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """The mean of what the rows say."""
+        parts = y.chunk(len(self.rows), dim=-1)
+        return torch.stack([sketch.adjoint(part) for sketch, part in zip(self.rows, parts, strict=True)]).mean(0)
 
 
 @lru_cache(maxsize=4)

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State, round_seed
+from sketchfed.algorithms.linear import LinearCode
 from sketchfed.algorithms.settings import SketchSettings, default_global_rate
 from sketchfed.codecs import Sketched
 from sketchfed.codecs.rounding import from_packet, to_parts
@@ -62,6 +63,17 @@ class Iterative(Algorithm):
         wanted = change if memory is None else change + memory
         packet = codec.bare(codec.encode(wanted, context.shared, context.client))
         return packet, wanted - self._desketched(codec, codec.read(packet, context.shared), context.shared)
+
+    def code(self, dim: int, context: RoundContext) -> LinearCode | None:
+        codec = self._codec(dim)
+        if self.form == "projection" or not codec.additive:
+            return None
+        return LinearCode(kind=codec.name, shape=(codec.size,), map=codec.sketch(context.shared))
+
+    @property
+    def sends(self) -> str:
+        how = "form = 'projection'" if self.form == "projection" else f"sketch.bits = {self.sketch.bits}"
+        return f"algorithm '{self.name}' with {how}"
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         return self._codec(dim).check(packet, context.client, context.shared)

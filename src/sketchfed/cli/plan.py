@@ -1,15 +1,17 @@
-"""Before training: what theory says of step sizes, rounds and bytes."""
+"""Before training: what theory says of step sizes, rounds and bytes; `sketchfed plan privacy` is about noise."""
 
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from sketchfed.cli.plan_privacy import privacy
 from sketchfed.errors import InputError
 
 if TYPE_CHECKING:
     from sketchfed.planner import Analysis, PlanRow, Problem
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="markdown")
+app.command()(privacy)
 
 DIM = 199_210  # the two-layer perceptron for MNIST
 

@@ -11,9 +11,13 @@ class Engine(Protocol):
     def clients(self) -> int:
         """How many clients there are; they are numbered from 0."""
 
-    def ask(self, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Send each client its task, and return the replies that came."""
+    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
+        """Send each client its request, and return the replies that came: to train, or a stage of a secure sum."""
 
     @property
     def complaints(self) -> Mapping[int, str]:
         """Why clients of the last call did not answer, as far as the engine knows."""
+
+    @property
+    def directory(self) -> Mapping[int, bytes]:
+        """The public identity keys of clients, for secure sums: what their signatures are checked with."""

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
 from torch import Tensor
 
 from sketchfed.algorithms import Replica
+from sketchfed.engines.kept import KeptExamples
 from sketchfed.engines.participant import Participant
+from sketchfed.engines.secure import SecureClients
 from sketchfed.errors import SketchfedError
 from sketchfed.training import Examples
 
@@ -33,22 +36,29 @@ class LocalEngine:
         self.changed: set[int] = set()
         """Clients whose memory changed since the last checkpoint."""
         self.replica = start
-        self._participant, self._examples = participant, examples
-        self._pool = ThreadPoolExecutor(1 if participant.trainer.sequential else workers, "client")
+        self._participant, self._examples = participant, KeptExamples(examples)
+        # Torch counts threads for each thread that calls it: what the main thread was told, these would not know.
+        self._pool = ThreadPoolExecutor(
+            1 if participant.trainer.sequential else workers, "client", initializer=torch.set_num_threads, initargs=(1,)
+        )
+        self._secure = SecureClients(participant, self._examples, self._receive, clients=clients, pool=self._pool)
 
-    def ask(self, requests: Mapping[int, bytes]) -> dict[int, bytes]:
+    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         self.complaints = {}
+        if stage != "train":
+            answers = self._secure.ask(requests, stage)
+            self.complaints = self._secure.complaints
+            return answers
         received: dict[int, Replica] = {}  # by identity of the task: clients with equal needs are sent the same object
         tasks: list[tuple[int, Replica]] = []
         for client, task in requests.items():
             try:
                 if id(task) not in received:
-                    received[id(task)] = self._participant.receive(self.replica, task)
-                    self.replica = received[id(task)]
+                    received[id(task)] = self._receive(task)
                 tasks.append((client, received[id(task)]))
             except SketchfedError as error:
                 self.complaints[client] = str(error)
-        replies = {}
+        replies: dict[int, bytes] = {}
         for (client, _), (reply, memory) in zip(tasks, self._pool.map(self._work, tasks), strict=True):
             if reply is not None:
                 replies[client] = reply
@@ -56,6 +66,14 @@ class LocalEngine:
                 self.memories[client] = memory
                 self.changed.add(client)
         return replies
+
+    @property
+    def directory(self) -> Mapping[int, bytes]:
+        return self._secure.directory
+
+    def _receive(self, task: bytes) -> Replica:
+        self.replica = self._participant.receive(self.replica, task)
+        return self.replica
 
     def _work(self, task: tuple[int, Replica]) -> tuple[bytes | None, Tensor | None]:
         client, replica = task

@@ -1,15 +1,20 @@
 """The client's side of a round, the same in every engine: bytes in, bytes out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.algorithms.base import from_snapshot
-from sketchfed.errors import WireError
+from sketchfed.errors import SecureSumError, WireError
+from sketchfed.protection import Protection
+from sketchfed.protection.client import integers, private_packet
+from sketchfed.protection.terms import agreed
+from sketchfed.secure import Identity, SecureClient, Terms
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Trainer
-from sketchfed.wire import number_named, pack, split, unpack
+from sketchfed.wire import Packet, number_named, pack, split, unpack
 
 MOST_UPDATES = 1_000_000
 """More missed rounds than this are never replayed."""
@@ -24,6 +29,7 @@ class Participant:
     seed: PublicSeed
     clients: int | None = None
     """How many there are in all, if that is known."""
+    protection: Protection | None = None
 
     def receive(self, replica: Replica | None, task: bytes) -> Replica:
         """The replica of the round that a task is for: a whole model, or the one held, brought up to date.
@@ -59,6 +65,31 @@ class Participant:
         context = RoundContext(
             round=replica.round, seed=self.seed, client=client, prediction=replica.prediction, population=self.clients
         )
-        trained = self.trainer.train(replica.weights, examples, self.algorithm.work, context.own)
-        packet, memory = self.algorithm.client(trained.sub_(replica.weights), memory, context)
+        if self.protection is None:
+            trained = self.trainer.train(replica.weights, examples, self.algorithm.work, context.own)
+            packet, memory = self.algorithm.client(trained.sub_(replica.weights), memory, context)
+        else:
+            packet, memory = private_packet(self.protection, self.trainer, replica, examples, memory, context)
         return pack(packet.stamped(round=replica.round)), memory
+
+    def join(
+        self, request: bytes, client: int, identity: Identity, directory: Mapping[int, bytes]
+    ) -> tuple[SecureClient, bytes]:
+        """The client's part in a secure sum on terms that it knows itself, and its keys."""
+        assert self.protection is not None
+        terms = agreed(self.protection, Terms.from_packet(unpack(request)), self.seed)
+        secret = self.protection.secret(terms.round, "masks", client).child(
+            "session", int.from_bytes(terms.session[:8], "little")
+        )
+        session, packet = SecureClient.join(terms, client, identity, directory, secret)
+        return session, pack(packet)
+
+    def masked(self, session: SecureClient, request: Packet, replica: Replica, examples: Examples, client: int) -> bytes:
+        """The masked reply after local training."""
+        assert self.protection is not None
+        if replica.round != session.state.terms.round:
+            raise SecureSumError(
+                f"the task is for round {replica.round}, the secure sum for round {session.state.terms.round}."
+            )
+        context = RoundContext(round=replica.round, seed=self.seed, client=client, population=self.clients)
+        return pack(session.answer(request, integers(self.protection, self.trainer, replica, examples, context)))

@@ -23,6 +23,8 @@ EXPERIMENTS = {
     "bytes-to-accuracy-cifar": "sketchfed.experiments.bytes_to_accuracy",
     "sketch-families": "sketchfed.experiments.sketch_families",
     "codecs-at-equal-bytes": "sketchfed.experiments.codecs_at_equal_bytes",
+    "private-accuracy": "sketchfed.experiments.private_accuracy",
+    "private-accuracy-clients": "sketchfed.experiments.private_accuracy",
     "global-rate": "sketchfed.experiments.global_rate",
     "rand-proj-figure-2": "sketchfed.experiments.rand_proj_identical",
     "rand-proj-figure-3": "sketchfed.experiments.rand_proj_correlation",

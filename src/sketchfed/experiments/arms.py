@@ -27,7 +27,8 @@ class Arm:
 Row = dict[str, Any]
 """A result: `key`, that of its arm, and what was measured.
 
-Of training that is `curve`, lists of round, loss, accuracy, and uplink, downlink and broadcast bytes, and `diverged`.
+Of training that is `curve`, lists of round, loss, accuracy, and uplink, downlink and broadcast bytes, `diverged`, and `epsilon`
+where privacy was accounted for.
 """
 
 
@@ -92,7 +93,9 @@ def _compute(arm: Arm) -> Row:
     fields = ("round", "loss", "accuracy", "uplink_bytes", "downlink_bytes", "broadcast_bytes")
     curve = [[_short(line[field]) for field in fields] for line in lines if line["loss"] is not None]
     seconds = lines[-1]["seconds"] if lines else 0.0
-    return {"key": dict(arm.key), "diverged": diverged, "curve": curve, "seconds": seconds}
+    row = {"key": dict(arm.key), "diverged": diverged, "curve": curve, "seconds": seconds}
+    spent = lines[-1]["epsilon"] if lines else None
+    return row if spent is None else row | {"epsilon": spent}
 
 
 def _short(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A run's folder: config.toml, metrics.jsonl, summary.json, the checkpoint, and later the report."""
+"""A run's folder: config.toml, metrics.jsonl, summary.json, privacy.jsonl, the checkpoint, and later the report."""
 
 import fcntl
 import json
@@ -11,10 +11,13 @@ from typing import IO, Any
 
 from sketchfed.config import Config, load_config
 from sketchfed.errors import InputError, StorageError
+from sketchfed.privacy.accounting import Claim
+from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.runs.checkpoint import Checkpoints
 from sketchfed.runs.storage import replace_file, storing, sync_folder
 
 CONFIG, METRICS, SUMMARY, LOCK = "config.toml", "metrics.jsonl", "summary.json", ".lock"
+PRIVACY = "privacy.jsonl"
 KEYS = ("round", "loss", "accuracy", "participants", "uplink_bytes", "downlink_bytes", "broadcast_bytes", "epsilon", "seconds")
 """What a line of metrics tells."""
 
@@ -101,6 +104,14 @@ class RunFolder:
         assert self._metrics is not None
         with storing(self.path / METRICS):
             os.fsync(self._metrics.fileno())
+
+    def privacy(self, claim: Claim, *, begun: bool) -> PrivacyLedger:
+        """The ledger of what the run has spent; one that has `begun` has it already.
+
+        It is never cut back to the checkpoint: what has left was seen.
+        """
+        path = self.path / PRIVACY
+        return PrivacyLedger.load(path, claim) if begun or path.exists() else PrivacyLedger(claim, path)
 
     def summarise(self, summary: dict[str, Any]) -> None:
         replace_file(self.path / SUMMARY, json.dumps(summary, indent=1).encode())

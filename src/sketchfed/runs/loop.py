@@ -1,5 +1,6 @@
 """Training from the first round to the last."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from sketchfed import vectors
+from sketchfed.algorithms import State
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
 from sketchfed.engines import LocalEngine, Participant
 from sketchfed.errors import DivergedError, InputError
+from sketchfed.protection.probe import CLIENTS, advice, norms
 from sketchfed.runs.advice import advise
 from sketchfed.runs.folder import RunFolder
 from sketchfed.seeds import PublicSeed
@@ -24,6 +27,8 @@ from sketchfed.server import Server
 from sketchfed.training import Loss
 from sketchfed.training.threads import one_thread
 from sketchfed.workload import Workload, from_config, from_objects
+
+log = logging.getLogger("sketchfed")
 
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -130,20 +135,29 @@ class Loop:
         self._workload = workload
         self._folder: RunFolder | None = None
         self._trainer = workload.trainer()
-        self._config = config.completed(dim=self._trainer.dim, clients=len(workload.parts))
+        dim, sizes = self._trainer.dim, [len(part) for part in workload.parts]
+        self._config = config.completed(dim=dim, sizes=sizes)
+        self._protection = self._config.protection(dim=dim, sizes=sizes)
         self._chunks = workload.test_chunks()
         seed, algorithm = PublicSeed(config.seed), self._config.algorithm
         state = algorithm.begin(vectors.flatten(workload.module))
+        participant = Participant(
+            algorithm=algorithm, trainer=self._trainer, seed=seed, clients=len(sizes), protection=self._protection
+        )
         self._engine = LocalEngine(
-            Participant(algorithm=algorithm, trainer=self._trainer, seed=seed, clients=len(workload.parts)),
+            participant,
             workload.examples,
-            clients=len(workload.parts),
+            clients=len(sizes),
             start=state.replica if workload.shared_start else None,
             workers=config.engine.workers or os.cpu_count() or 1,
         )
-        self._server = Server(algorithm, self._engine, state, seed, shared_start=workload.shared_start)
+        self._server = self._make_server(state)
         self._lines: list[dict[str, Any]] = []
         self._before = 0.0
+
+    def _make_server(self, state: State) -> Server:
+        algorithm, seed, shared_start = self._config.algorithm, PublicSeed(self._config.seed), self._workload.shared_start
+        return Server(algorithm, self._engine, state, seed, shared_start=shared_start, protection=self._protection)
 
     def keep_in(self, folder: RunFolder) -> "Loop":
         """Go on from the folder's last checkpoint, if it has one, and keep there what comes."""
@@ -175,14 +189,17 @@ class Loop:
 
     def _restore(self, folder: RunFolder) -> None:
         saved = folder.checkpoints.load(self._server.state)
+        privacy = None
+        if self._server.privacy is not None:
+            privacy = folder.privacy(self._server.privacy.claim, begun=saved is not None)
+        self._server.privacy = privacy
         if saved is None:
             self._lines = folder.metrics(0)
             if not self._workload.shared_start:
                 self._save(folder, 0.0)  # nobody else could tell with which weights it began
             return
-        seed, shared_start = PublicSeed(self._config.seed), self._workload.shared_start
-        self._server = Server(self._config.algorithm, self._engine, saved.state, seed, shared_start=shared_start)
-        self._server.ledger = saved.ledger
+        self._server = self._make_server(saved.state)
+        self._server.ledger, self._server.privacy = saved.ledger, privacy
         self._engine.memories, self._engine.replica = saved.memories, saved.state.replica
         self._lines, self._before = folder.metrics(saved.state.replica.round), saved.seconds
 
@@ -191,6 +208,7 @@ class Loop:
         start = last_saved = time.monotonic()
         try:
             with one_thread():
+                self._look_at_clip()
                 if self._folder is not None:
                     self._folder.summarise(self._summary(finished=False))
                 while not self._done:
@@ -202,6 +220,8 @@ class Loop:
                             last_saved = time.monotonic()
                     if on_round is not None:
                         on_round(self._lines[-1])
+                if not self._server.affordable() and self.round < self.rounds:
+                    self._say_spent()
                 if self._folder is not None:
                     self._folder.summarise(self._summary(finished=True))
         finally:
@@ -225,7 +245,23 @@ class Loop:
     def _done(self) -> bool:
         target, last = self._config.engine.target_accuracy, self._lines[-1] if self._lines else {}
         reached = target is not None and (last.get("accuracy") or 0.0) >= target
-        return self._server.round >= self.rounds or reached
+        return self._server.round >= self.rounds or reached or not self._server.affordable()
+
+    def _look_at_clip(self) -> None:
+        """Warn before round 1 of a clip norm that does nothing, or too much."""
+        if self._protection is None or self.round:
+            return
+        data = [self._workload.examples(client) for client in range(min(CLIENTS, self._engine.clients))]
+        replica, seed = self._server.state.replica, PublicSeed(self._config.seed)
+        said = advice(*norms(self._protection, self._trainer, replica, data, seed))
+        if said is not None:
+            log.warning("%s", said)
+
+    def _say_spent(self) -> None:
+        assert self._config.privacy is not None
+        budget, spent = self._config.privacy.epsilon, self._server.epsilon
+        said = "stopped after round %d of %d: another would exceed privacy.epsilon = %g, and %.4g is spent."
+        log.warning(said, self.round, self.rounds, budget, spent)
 
     def _round(self, seconds: Callable[[], float]) -> dict[str, Any]:
         server, before = self._server, self._server.ledger.replies
@@ -244,13 +280,13 @@ class Loop:
             "uplink_bytes": server.ledger.uplink_bytes,
             "downlink_bytes": server.ledger.downlink_bytes,
             "broadcast_bytes": server.ledger.broadcast_bytes,
-            "epsilon": None,
+            "epsilon": server.epsilon,
             "seconds": round(seconds(), 3),
         }
 
     def _score(self) -> tuple[float | None, float | None]:
         every, done = self._config.engine.evaluate_every, self._server.round
-        if done % every and done != self._config.algorithm.rounds:
+        if done % every and done != self.rounds and self._server.affordable():
             return None, None
         weights = self._server.state.replica.weights
         return self._workload.summarise(self._engine.each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))
@@ -271,6 +307,7 @@ class Loop:
             "dim": self._trainer.dim,
             "clients": self._engine.clients,
             "finished": finished,
+            "privacy": None if self._server.privacy is None else self._server.privacy.text,
             "versions": _versions(),
         }
 

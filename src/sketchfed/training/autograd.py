@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
-from sketchfed.training.base import Examples, LocalWork, batches, explained, scored
+from sketchfed.training.base import CHUNK, Examples, LocalWork, batches, explained, scored
 from sketchfed.training.losses import Loss
 from sketchfed.vectors import Layout, adopt, flatten, trainable
 
@@ -72,6 +72,41 @@ class AutogradTrainer:
                 step = velocity.mul_(work.momentum).add_(step)
             copy.weights.add_(step, alpha=-work.rate)
         return copy.weights.clone()
+
+    def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
+        """By `torch.func`: the module must compute each example by itself and draw nothing."""
+        if self.sequential:
+            raise InputError(
+                "the model draws random numbers (dropout?), so the gradient of one example is not defined by that example. "
+                "Take it out for privacy at example level, or protect whole clients: privacy.unit = 'client'."
+            )
+        copy = self._copy()
+        copy.module.train()
+        layout = Layout.of(copy.module)
+
+        def loss_of(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(copy.module, layout.views(flat), (x[None],))
+            return self._loss(outputs, y[None])
+
+        if not len(examples.x):
+            return torch.zeros(0, self.dim)
+        try:
+            each = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))
+            return each(weights, examples.x, examples.y).detach()  # type: ignore[no-any-return]
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                f"this model gives no gradient for a single example: {error}. Privacy at example level needs one; layers that "
+                "mix examples (BatchNorm) cannot have it. Use GroupNorm, or privacy.unit = 'client'."
+            ) from error
+
+    def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
+        total = torch.zeros(self.dim)
+        for start in range(0, len(examples.x), CHUNK):
+            part = Examples(examples.x[start : start + CHUNK], examples.y[start : start + CHUNK])
+            rows = self.gradients(weights, part)
+            scales = (clip / rows.norm(dim=1).clamp(min=1e-30)).clamp(max=1.0)
+            total.addmv_(rows.t(), scales)
+        return total
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         copy = self._copy()

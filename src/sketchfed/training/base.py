@@ -13,6 +13,9 @@ from sketchfed.errors import InputError
 from sketchfed.kernels.draws import permutation
 from sketchfed.seeds import PublicSeed
 
+CHUNK = 16
+"""Examples whose gradients are held at a time, where each has one of its own."""
+
 
 class Examples(NamedTuple):
     """Prepared inputs `(n, *shape)` in float32 and their targets."""
@@ -73,6 +76,12 @@ class Trainer(Protocol):
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
         """The weights after the local work; those given are left alone."""
+
+    def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
+        """The gradient of each example's own loss, `(n, dim)`; in the memory of `out`, of n rows or more, if that helps."""
+
+    def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
+        """The sum of the examples' gradients, each scaled to a norm of at most `clip`, `(dim,)`."""
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         """The model's outputs for prepared inputs, in evaluation mode."""

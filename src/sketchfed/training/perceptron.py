@@ -77,9 +77,7 @@ class PerceptronTrainer:
 
         Where `into` are the layers themselves, δ passes through a layer's weights before they change.
         """
-        inputs = [batch.x]
-        for weight, bias in layers[:-1]:
-            inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
+        inputs = self._inputs(layers, batch.x)
         outputs = torch.addmm(layers[-1][1], inputs[-1], layers[-1][0].t())
         delta = (torch.softmax(outputs, 1) if self._softmax else outputs).sub_(batch.y).mul_(scale / len(batch.x))
         for index in range(len(layers) - 1, -1, -1):
@@ -87,6 +85,48 @@ class PerceptronTrainer:
             into[index][0].addmm_(delta.t(), inputs[index])
             into[index][1].add_(delta.sum(0))
             delta = below
+
+    @torch.no_grad()
+    def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
+        out = torch.empty(len(examples.x), self.dim) if out is None else out[: len(examples.x)]
+        start = 0
+        for inputs, delta in self._layers_of(weights, examples):
+            stop = start + delta.shape[1] * inputs.shape[1]
+            product = out[:, start:stop].view(len(out), delta.shape[1], inputs.shape[1])
+            torch.mul(delta[:, :, None], inputs[:, None, :], out=product)
+            out[:, stop : stop + delta.shape[1]] = delta
+            start = stop + delta.shape[1]
+        return out
+
+    @torch.no_grad()
+    def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
+        """Without a gradient of any single example: ‖δxᵀ‖ = ‖δ‖·‖x‖, so norms come from the factors (Goodfellow 2015)."""
+        layers = self._layers_of(weights, examples)
+        squares = sum((delta.square().sum(1) * (1 + inputs.square().sum(1)) for inputs, delta in layers), torch.zeros(()))
+        scales = (clip / squares.sqrt().clamp(min=1e-30)).clamp(max=1.0)
+        out = torch.empty(self.dim)
+        for (inputs, delta), (weight, bias) in zip(layers, self._pairs(out), strict=True):
+            scaled = delta * scales[:, None]
+            torch.mm(scaled.t(), inputs, out=weight)
+            torch.sum(scaled, 0, out=bias)
+        return out
+
+    def _layers_of(self, weights: Tensor, examples: Examples) -> list[tuple[Tensor, Tensor]]:
+        """For each layer, first to last, its inputs and the derivatives δ of each example's own loss by its outputs."""
+        layers = self._pairs(weights)
+        inputs = self._inputs(layers, examples.x.flatten(1))
+        outputs = torch.addmm(layers[-1][1], inputs[-1], layers[-1][0].t())
+        deltas = [(torch.softmax(outputs, 1) if self._softmax else outputs).sub_(self._targets(examples.y))]
+        for index in range(len(layers) - 1, 0, -1):
+            deltas.append(torch.mm(deltas[-1], layers[index][0]).mul_(inputs[index] > 0))
+        return list(zip(inputs, deltas[::-1], strict=True))
+
+    def _inputs(self, layers: list[tuple[Tensor, Tensor]], x: Tensor) -> list[Tensor]:
+        """What each layer is given."""
+        inputs = [x]
+        for weight, bias in layers[:-1]:
+            inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
+        return inputs
 
     def _pairs(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Weight and bias of each layer, as views."""
@@ -100,10 +140,7 @@ class PerceptronTrainer:
     @torch.no_grad()
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         layers = self._pairs(weights)
-        x = x.flatten(1)
-        for weight, bias in layers[:-1]:
-            x = torch.addmm(bias, x, weight.t()).relu_()
-        return torch.addmm(layers[-1][1], x, layers[-1][0].t())
+        return torch.addmm(layers[-1][1], self._inputs(layers, x.flatten(1))[-1], layers[-1][0].t())
 
     def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
         outputs = self.outputs(weights, examples.x)

@@ -1,0 +1,54 @@
+"""Packets that depend linearly on a client's change, so that a sum of them can take the place of them all."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from sketchfed.wire import Packet, expect_kind, tensor_named
+
+
+class LinearMap(Protocol):
+    """What a change goes through before it is sent; a sketch is one."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        """`(..., dim)` to `(..., size)`."""
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """`(..., size)` to `(..., dim)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearCode:
+    """How a round's packets come from changes: a linear map, and the packet around its numbers.
+
+    Clipping, noise and masks work on these numbers, between the map and the wire. What the server decodes is a packet like
+    any other, so no algorithm knows of them.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    map: LinearMap | None
+    """None where changes are sent as they are."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in a packet."""
+        return math.prod(self.shape)
+
+    def apply(self, rows: Tensor) -> Tensor:
+        """The numbers that stand for changes: `(..., dim)` to `(..., size)`."""
+        return rows if self.map is None else self.map.apply(rows)
+
+    def adjoint(self, values: Tensor) -> Tensor:
+        """The change that numbers stand for, in expectation: `(..., size)` to `(..., dim)`."""
+        return values if self.map is None else self.map.adjoint(values)
+
+    def values(self, packet: Packet) -> Tensor:
+        """The numbers `(size,)` of a packet."""
+        return tensor_named(expect_kind(packet, self.kind), "values", shape=self.shape).reshape(-1)
+
+    def packet(self, values: Tensor, *, clients: int = 1) -> Packet:
+        """The packet of numbers `(size,)`, a sum over so many clients."""
+        return Packet(kind=self.kind, arrays={"values": values.reshape(self.shape)}, clients=clients)

@@ -1,0 +1,243 @@
+"""`sketchfed plan privacy`: the noise that an ε takes, by the papers' formulas and by the accountants."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from sketchfed.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sketchfed.privacy.accounting import Claim, Unit
+
+_DRAWS = 10_000_000  # so many places in cohorts are drawn to count with; beyond, a bound is stated
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """One assumption about what the observer sees, and what follows."""
+
+    title: str
+    claim: "Claim"
+    releases: int
+    sampling: float
+
+
+def privacy(
+    epsilon: Annotated[float, typer.Option(help="The budget for all rounds together.")] = 3.0,
+    delta: Annotated[
+        float, typer.Option(help="The probability left out; below 1/units, or one of them may be published.")
+    ] = 1e-5,
+    clients: Annotated[int, typer.Option(help="Clients in all.")] = 1_000,
+    cohort: Annotated[int | None, typer.Option(help="Clients of a round. [default: all]")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of the run.")] = 200,
+    unit: Annotated[str, typer.Option(help="Who is hidden: a client with all that it has, or one example.")] = "client",
+    examples: Annotated[int | None, typer.Option(help="Examples of a client, for --unit example.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Examples expected in a batch, for --unit example.")] = None,
+    local_steps: Annotated[int, typer.Option(help="Noisy gradient steps of a client in a round, for --unit example.")] = 1,
+    adjacency: Annotated[
+        str | None,
+        typer.Option(
+            help="add-remove: there or not; zero-out: sends its vector or zeros; replace-one: this vector or that, at about "
+            "twice the noise. [default: zero-out where the observer sees who takes part, else add-remove]"
+        ),
+    ] = None,
+    clip: Annotated[float, typer.Option(help="The norm that no unit's vector exceeds.")] = 1.0,
+    participations: Annotated[
+        int | None, typer.Option(help="Most rounds of one client. [default: counted in the cohorts that --seed draws]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Public seed of the run, from which everybody can draw its cohorts.")] = 0,
+    dim: Annotated[int | None, typer.Option(help="Parameters of the model, to see the length of the noise.")] = None,
+) -> None:
+    """The noise that an ε takes: by the papers' own formulas, by zCDP, RDP and PLD, and what each of them is really worth.
+
+    Noise is given as a multiplier of the clip norm, on the *sum* of a round; on the mean it is that over the number of units.
+    `true ε` is what PLD says of each, and `× PLD` how many times the noise that is needed. Run on PLD or RDP: a formula
+    that asks for more wastes accuracy, and one marked **not kept** promises what it does not hold.
+
+    Sampling makes noise go further only if the observer cannot see who was sampled. Cohorts that are drawn from a public
+    seed hide nothing: then a client pays for each round that it takes part in, and the noise must do for the one with the most.
+    If the server draws them in secret, each client with probability cohort/clients, that counts against the public, never
+    against the server. Batches that a client draws in secret count against everybody.
+
+    `sketchfed plan privacy --epsilon 3 --delta 1e-5 --clients 1000 --cohort 100 --rounds 200`
+
+    `sketchfed plan privacy --unit example --examples 600 --batch 60 --clients 100 --rounds 300`
+    """
+    from rich.console import Console
+
+    from sketchfed.privacy.accounting import check_delta, check_epsilon
+
+    check_epsilon(epsilon)
+    size = _checked(clients, cohort, rounds, unit, examples, batch, local_steps, clip, participations, dim)
+    check_delta(delta, clients if examples is None else clients * examples)
+    most, how = _most_rounds(clients, size, rounds, seed, participations)
+    if unit == "client":
+        groups, summed = _client_groups(delta, adjacency, clients, size, rounds, most, how), size
+    else:
+        assert examples is not None
+        assert batch is not None
+        groups, summed = _example_groups(delta, adjacency, examples, batch, local_steps, most, how), batch
+    console = Console()
+    for number, group in enumerate(groups):
+        if number:
+            console.print()
+        console.print(_table(group, epsilon, rounds * local_steps, clip, summed, dim))
+
+
+def _checked(
+    clients: int,
+    cohort: int | None,
+    rounds: int,
+    unit: str,
+    examples: int | None,
+    batch: int | None,
+    local_steps: int,
+    clip: float,
+    participations: int | None,
+    dim: int | None,
+) -> int:
+    """The cohort's size, once all options fit each other."""
+    for name, value in (
+        ("clients", clients),
+        ("cohort", cohort),
+        ("rounds", rounds),
+        ("examples", examples),
+        ("batch", batch),
+        ("local-steps", local_steps),
+        ("participations", participations),
+        ("dim", dim),
+    ):
+        if value is not None and value < 1:
+            raise InputError(f"--{name} must be at least 1, got {value}.")
+    if not 0 < clip < float("inf"):
+        raise InputError(f"--clip must be a positive number, got {clip}. Without a bound on what one adds, no noise is enough.")
+    size = clients if cohort is None else cohort
+    if size > clients:
+        raise InputError(f"--cohort {size:,} exceeds --clients {clients:,}. A cohort is the clients of one round.")
+    if participations is not None and participations > rounds:
+        raise InputError(f"--participations {participations:,} exceeds --rounds {rounds:,}. Nobody takes part more often.")
+    if unit not in ("client", "example"):
+        raise UnknownNameError("unit", unit, ("client", "example"))
+    if unit == "client":
+        for name, value in (
+            ("examples", examples),
+            ("batch", batch),
+            ("local-steps", None if local_steps == 1 else local_steps),
+        ):
+            if value is not None:
+                raise InputError(
+                    f"--{name} {value} says nothing at client level: noise is added once a round to all that a client sends. "
+                    "Leave it out, or protect single examples with --unit example."
+                )
+    elif examples is None or batch is None:
+        raise InputError("--unit example needs to know of --examples a client has and --batch it expects to draw. Give both.")
+    elif batch > examples:
+        raise InputError(f"--batch {batch:,} exceeds --examples {examples:,}, all that a client has.")
+    return size
+
+
+def _most_rounds(clients: int, cohort: int, rounds: int, seed: int, given: int | None) -> tuple[int, str]:
+    """In how many rounds the client takes part that takes part most often, and how that is known."""
+    if given is not None:
+        return given, f"no client takes part in more than {given:,} of {rounds:,} rounds"
+    if cohort == clients:
+        return rounds, f"every client takes part in all {rounds:,} rounds"
+    mean = f"{rounds * cohort / clients:,.4g} of {rounds:,} rounds on average"
+    if rounds * cohort > _DRAWS:
+        from scipy.stats import binom
+
+        bound = min(rounds, int(binom.isf(1e-3 / clients, rounds, cohort / clients)))
+        return bound, f"a client takes part in {mean}, and none in more than {bound:,} with probability 0.999"
+    from sketchfed import PublicSeed
+    from sketchfed.algorithms.base import cohort as drawn
+
+    counts: Counter[int] = Counter()
+    for index in range(rounds):
+        counts.update(drawn(PublicSeed(seed), index, population=clients, count=cohort))
+    most = max(counts.values())
+    return most, f"a client takes part in {mean}, one of them in {most:,} (seed {seed})"
+
+
+def _claim(unit: "Unit", adjacency: str | None, otherwise: str, observer: str, delta: float) -> "Claim":
+    from sketchfed.privacy.accounting import Adjacency, Claim, Observer
+
+    chosen = cast("Adjacency", otherwise if adjacency is None else adjacency)
+    return Claim(unit=unit, adjacency=chosen, observer=cast("Observer", observer), delta=delta)
+
+
+def _client_groups(
+    delta: float, adjacency: str | None, clients: int, cohort: int, rounds: int, most: int, how: str
+) -> list[_Group]:
+    seen = _Group(  # nobody is there or not without being seen, so add-remove is zero-out here
+        title=f"Cohorts that everybody sees: {how}",
+        claim=_claim("client", None if adjacency == "add-remove" else adjacency, "zero-out", "server", delta),
+        releases=most,
+        sampling=1.0,
+    )
+    if cohort == clients:
+        return [seen]
+    hidden = _Group(
+        title=f"Cohorts that the server hides: a client is in each of {rounds:,} rounds with chance {cohort / clients:.4g}",
+        claim=_claim("client", adjacency, "add-remove", "public", delta),
+        releases=rounds,
+        sampling=cohort / clients,
+    )
+    return [seen, hidden]
+
+
+def _example_groups(
+    delta: float, adjacency: str | None, examples: int, batch: int, local_steps: int, most: int, how: str
+) -> list[_Group]:
+    steps = f"{how}, {local_steps:,} step{'s' if local_steps > 1 else ''} each"
+    claim = _claim("example", adjacency, "add-remove", "server", delta)
+    seen = _Group(
+        title=f"All examples in every step, or batches that the observer can follow: {steps}",
+        claim=claim,
+        releases=most * local_steps,
+        sampling=1.0,
+    )
+    if batch == examples:
+        return [seen]
+    hidden = _Group(
+        title=f"Batches that clients draw in secret, each example with probability {batch / examples:.4g}: {steps}",
+        claim=claim,
+        releases=most * local_steps,
+        sampling=batch / examples,
+    )
+    return [seen, hidden]
+
+
+def _table(group: _Group, epsilon: float, rounds: int, clip: float, summed: int, dim: int | None) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from sketchfed.privacy.formulas import compared
+    from sketchfed.report.units import shown_epsilon
+
+    rows = compared(group.claim, epsilon, rounds=rounds, releases=group.releases, sampling=group.sampling)
+    tight = rows[-1].multiplier * clip / summed
+    caption = f"ε = {epsilon:g} {group.claim.text}. Discrete noise, for secure sums, is accounted by RDP."
+    if group.releases > 1:
+        caption += "\nLemma H.4 is about one round, and stands here as if it were about all."
+    if dim is not None:
+        caption += (
+            f"\nAt {dim:,} parameters the noise by PLD has length {tight * dim**0.5:.3g} on a mean of length {clip:g} at most, "
+            "with an unbiased sketch as without."
+        )
+    table = Table(box=SIMPLE_HEAD, title=group.title, title_justify="left", caption=caption, caption_justify="left")
+    for heading in ("method", "multiplier", "on the mean", "true ε", "× PLD"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in rows:
+        truth = shown_epsilon(row.epsilon)
+        table.add_row(
+            f"[bold]{row.method}" if row.method == "PLD" else row.method,
+            f"{row.multiplier:.3f}",
+            f"{row.multiplier * clip / summed:.3g}",
+            truth if row.kept else f"[bold red]{truth} not kept",
+            f"{row.against_tight:.2f}",
+        )
+    return table

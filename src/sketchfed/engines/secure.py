@@ -1,0 +1,118 @@
+"""The clients' sides of a secure sum, in this process."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+
+from sketchfed.algorithms import Replica
+from sketchfed.engines.participant import MOST_UPDATES, Participant
+from sketchfed.errors import SecureSumError, SketchfedError
+from sketchfed.secure import Identity, SecureClient
+from sketchfed.seeds import SecretSeed
+from sketchfed.training import Examples
+from sketchfed.wire import pack, split, unpack
+
+
+class Identities(Mapping[int, Identity]):
+    """The long-term keys of simulated clients, each made when it is first needed."""
+
+    def __init__(self, clients: int, secret: SecretSeed) -> None:
+        self._clients, self._secret = clients, secret
+        self._made: dict[int, Identity] = {}
+
+    def __getitem__(self, client: int) -> Identity:
+        if not 0 <= client < self._clients:
+            raise KeyError(client)
+        if client not in self._made:
+            self._made[client] = Identity.of(self._secret.child("client", client))
+        return self._made[client]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._clients))
+
+    def __len__(self) -> int:
+        return self._clients
+
+
+class Directory(Mapping[int, bytes]):
+    """What everybody knows of identities: their public halves."""
+
+    def __init__(self, identities: Identities) -> None:
+        self._identities = identities
+
+    def __getitem__(self, client: int) -> bytes:
+        return self._identities[client].public
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._identities)
+
+    def __len__(self) -> int:
+        return len(self._identities)
+
+
+class SecureClients:
+    """Answers the stages of a secure sum for many clients; each keeps its session from one stage to the next."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        examples: Callable[[int], Examples],
+        receive: Callable[[bytes], Replica],
+        *,
+        clients: int,
+        pool: Executor,
+    ) -> None:
+        secret = SecretSeed() if participant.protection is None else participant.protection.secret(0, "identities")
+        self._identities = Identities(clients, secret)
+        self.directory = Directory(self._identities)
+        self.complaints: dict[int, str] = {}
+        self._participant, self._examples, self._receive, self._pool = participant, examples, receive, pool
+        self._sessions: dict[int, SecureClient] = {}
+
+    def ask(self, requests: Mapping[int, bytes], stage: str) -> dict[int, bytes]:
+        self.complaints = {}
+        if stage == "keys":
+            self._sessions = {}
+        received = self._received(requests.values()) if stage == "masked" else {}
+
+        def answer(client: int) -> bytes | None:
+            try:
+                return self._answer(client, requests[client], stage, received)
+            except SketchfedError as error:  # one bad client does not stop a round
+                self.complaints[client] = str(error)
+                return None
+
+        replies = zip(requests, self._pool.map(answer, requests), strict=True)
+        return {client: reply for client, reply in replies if reply is not None}
+
+    def _answer(self, client: int, request: bytes, stage: str, received: Mapping[bytes, Replica | SketchfedError]) -> bytes:
+        if stage == "keys":
+            self._sessions[client], reply = self._participant.join(request, client, self._identities[client], self.directory)
+            return reply
+        if client not in self._sessions:
+            raise SecureSumError(f"client {client} has not joined a secure sum, so it cannot answer its stage '{stage}'.")
+        session = self._sessions[client]
+        if stage != "masked":
+            return pack(session.answer(unpack(request)))
+        sealed, task = _parted(request)
+        replica = received[task]
+        if isinstance(replica, SketchfedError):
+            raise replica
+        return self._participant.masked(session, unpack(sealed), replica, self._examples(client), client)
+
+    def _received(self, requests: Iterable[bytes]) -> dict[bytes, Replica | SketchfedError]:
+        """What each task that comes with sealed shares leads to, worked out once."""
+        received: dict[bytes, Replica | SketchfedError] = {}
+        for request in requests:
+            _, task = _parted(request)
+            if task not in received:
+                try:
+                    received[task] = self._receive(task)
+                except SketchfedError as error:
+                    received[task] = error
+        return received
+
+
+def _parted(request: bytes) -> tuple[bytes, bytes]:
+    """The sealed shares, and the task behind them."""
+    parts = split(request, most=MOST_UPDATES)
+    return bytes(parts[0]), b"".join(parts[1:])

@@ -1,0 +1,307 @@
+"""What noise costs: ε of what was released, stated with the unit, the adjacency, the observer and δ that it is about.
+
+An ε without them means nothing, so they travel together as a `Claim`. A `Charge` is one release: a clipped sum with
+Gaussian noise.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.privacy.divergences import (
+    ALL_ORDERS,
+    LEAST_DELTA,
+    WHOLE_ORDERS,
+    gaussian_epsilon,
+    interval,
+    renyi,
+    renyi_epsilons,
+    sampled_loss,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Unit = Literal["example", "client"]
+Adjacency = Literal["add-remove", "zero-out", "replace-one"]
+Observer = Literal["server", "public"]
+Accountant = Literal["pld", "rdp"]
+
+_PROFILES = 32  # of so many clients the privacy loss is worked out one by one; of the others it is bounded
+_FACTOR = 1.0001  # between a multiplier that is too small and the one that calibration returns
+_SMALLEST, _LARGEST = 0.02, 1e6  # multipliers that calibration tries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Whom an ε protects, from whom, and how it is worked out.
+
+    unit: whose whole contribution is hidden, one example's or one client's.
+    adjacency: neighbours differ by a unit that is there or not ("add-remove"), that sends its vector or nothing ("zero-out"),
+    or that sends one vector or another ("replace-one", which moves a sum by up to twice the clip norm).
+    observer: "public" sees what the server broadcasts, "server" also what the server receives.
+    accountant: "pld" is tight; "rdp" is looser, and what discrete noise is accounted by.
+    insecure: the noise came from a seed that others can know, so that the claim describes an experiment and protects nobody.
+    """
+
+    unit: Unit
+    adjacency: Adjacency
+    observer: Observer
+    delta: float
+    accountant: Accountant = "pld"
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        for kind, name, known in (
+            ("unit", self.unit, Unit),
+            ("adjacency", self.adjacency, Adjacency),
+            ("observer", self.observer, Observer),
+            ("accountant", self.accountant, Accountant),
+        ):
+            if name not in get_args(known):
+                raise UnknownNameError(kind, name, get_args(known))
+        if not 0 < self.delta < 1:
+            raise InputError(
+                f"delta must be above 0 and below 1, got {self.delta}. Take one below 1/units, such as 1e-5 for 10,000 clients."
+            )
+
+    @property
+    def text(self) -> str:
+        """What must be said with every ε."""
+        whom = "the server" if self.observer == "server" else "the public"
+        said = f"at δ = {self.delta:g}, {self.unit} level, {self.adjacency}, against {whom} ({self.accountant.upper()})"
+        return f"{said}; INSECURE: the noise came from a fixed seed and protects nobody" if self.insecure else said
+
+    def for_charges(self, charges: Mapping["Charge", int] | Sequence["Charge"]) -> "Claim":
+        """The claim that these charges really get: discrete noise is accounted by RDP."""
+        return replace(self, accountant="rdp") if any(charge.discrete for charge in charges) else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """One release of a clipped sum with Gaussian noise.
+
+    multiplier: the noise's standard deviation over the clip norm (what one unit adds at most).
+    sampling: probability with which a unit was in the sum, independently of others (Poisson), if the observer does not see
+    which were; else 1.
+    steps: so many such releases, each sampled and noised anew.
+    discrete: integers with discrete Gaussian noise. `slack` bounds how far the log density of the noise that was really
+    added is from that of one discrete Gaussian (a sum of several is not quite one).
+    """
+
+    multiplier: float
+    sampling: float = 1.0
+    steps: int = 1
+    discrete: bool = False
+    slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.multiplier < math.inf:
+            raise InputError(
+                f"multiplier must be a positive number, got {self.multiplier}: without noise there is no ε. "
+                "Let `calibrated` find it for an ε."
+            )
+        if not 0 < self.sampling <= 1:
+            raise InputError(
+                f"sampling must be above 0 and at most 1, got {self.sampling}. Leave it at 1 where the observer sees who "
+                "took part."
+            )
+        if self.steps < 1:
+            raise InputError(f"steps must be at least 1, got {self.steps}. Charge nothing for nothing.")
+        if not 0 <= self.slack < math.inf:
+            raise InputError(f"slack must be 0 or a positive number, got {self.slack}.")
+        if self.slack and not self.discrete:
+            raise InputError(f"slack {self.slack:g} is about discrete noise. Set discrete=True, or leave it out.")
+
+    @property
+    def event(self) -> Any:
+        """The same as a `dp_accounting.DpEvent`, which has no word for slack."""
+        from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+        made: DpEvent = GaussianDpEvent(self.multiplier)
+        if self.sampling < 1:
+            made = PoissonSampledDpEvent(self.sampling, made)
+        return SelfComposedDpEvent(made, self.steps) if self.steps > 1 else made
+
+
+def check_delta(delta: float, units: int) -> None:
+    """Refuse a δ with which a mechanism may publish one unit in the clear: 1/units and above."""
+    if units < 1:
+        raise InputError(f"units must be at least 1, got {units}.")
+    if not 0 < delta < 1 / units:
+        power = math.ceil(-math.log10(0.1 / units))
+        raise InputError(
+            f"delta {delta:g} is not between 0 and 1/{units:,} = {1 / units:.2g}: publishing one of {units:,} units in the "
+            f"clear would pass for private. Take a tenth of that or less, such as 1e-{power}."
+        )
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse an ε that no noise can keep, or that any keeps."""
+    if not 0 < epsilon < math.inf:
+        raise InputError(f"epsilon must be a positive number, got {epsilon}. Usual are 1 to 8: smaller is more private.")
+
+
+def epsilon_of(charges: Mapping[Charge, int], claim: Claim) -> float:
+    """ε of so many of each charge, for a unit that all of them touch. Never below the truth."""
+    given = [charge for charge, times in charges.items() if times]
+    return worst_epsilon(given, np.array([[charges[charge] for charge in given]], dtype=np.int64), claim)
+
+
+def worst_epsilon(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float:
+    """The largest ε among units, of which row i of `counts` says how many of each charge touched unit i."""
+    if counts.size and counts.min() < 0:
+        raise InputError(f"a charge cannot be made {int(counts.min())} times. Counts are 0 or more.")
+    touched = np.flatnonzero(counts.any(axis=0))
+    if not touched.size:
+        return 0.0
+    charges, counts = [charges[column] for column in touched.tolist()], counts[:, touched]
+    if claim.for_charges(charges).accountant == "rdp":
+        return _worst_renyi(charges, counts, claim)
+    plain = np.array([charge.sampling == 1 for charge in charges])
+    pulls = np.array([charge.steps / charge.multiplier**2 if charge.sampling == 1 else 0.0 for charge in charges])
+    if plain.all():
+        return _gaussian(float((counts @ pulls).max()), claim)
+    return _worst_loss(charges, counts, plain, pulls, claim)
+
+
+def _gaussian(pull: float, claim: Claim) -> float:
+    """Gaussians compose to one Gaussian: 1/z² adds up. Replacing a unit moves the sum twice as far as leaving it out."""
+    return gaussian_epsilon(_merged(pull, claim), claim.delta)
+
+
+def _merged(pull: float, claim: Claim) -> float:
+    return (0.5 if claim.adjacency == "replace-one" else 1.0) / math.sqrt(pull)
+
+
+def _worst_renyi(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float:
+    """By Rényi divergences, which add up order by order.
+
+    At whole orders those of the sampled discrete Gaussian are those of the sampled Gaussian: E[(p_v/p_0)^k] is a lattice sum
+    that shifts by whole vectors leave as it is. At other orders that is not so, and they are left out. A density ratio within
+    e^±slack adds (2α − 1)/(α − 1)·slack.
+    """
+    sampled = [charge for charge in charges if charge.sampling < 1]
+    if sampled and claim.adjacency == "replace-one":
+        raise InputError(
+            f"adjacency replace-one with sampling {sampled[0].sampling:g} has no known bound on Rényi divergences. "
+            "Use adjacency add-remove or zero-out, or continuous noise with accountant pld."
+        )
+    orders = tuple(map(float, WHOLE_ORDERS)) if any(charge.discrete for charge in sampled) else ALL_ORDERS
+    at, halved = np.asarray(orders), 0.5 if claim.adjacency == "replace-one" else 1.0
+    each = np.stack(
+        [
+            charge.steps * (renyi(charge.multiplier * halved, charge.sampling, orders) + (2 * at - 1) / (at - 1) * charge.slack)
+            for charge in charges
+        ]
+    )
+    totals = counts.astype(np.float64) @ np.minimum(each, 1e200)  # an order that did not converge must not make 0·∞
+    return float(renyi_epsilons(totals, orders, claim.delta).max())
+
+
+def _worst_loss(
+    charges: Sequence[Charge],
+    counts: "NDArray[np.int64]",
+    plain: "NDArray[np.bool_]",
+    pulls: "NDArray[np.float64]",
+    claim: Claim,
+) -> float:
+    """By privacy loss distributions, unit after unit from the one with the largest Rényi bound on."""
+    if claim.delta < LEAST_DELTA:
+        raise InputError(
+            f"delta {claim.delta:g} is below {LEAST_DELTA:g}, where a discretised privacy loss says nothing sure about "
+            "sampled noise. Use accountant rdp, or a larger delta."
+        )
+    rows = _undominated(counts)
+    if len(rows) > 1 and claim.adjacency != "replace-one":
+        orders = tuple(map(float, WHOLE_ORDERS))
+        each = np.stack([charge.steps * renyi(charge.multiplier, charge.sampling, orders) for charge in charges])
+        bounds = renyi_epsilons(rows.astype(np.float64) @ np.minimum(each, 1e200), orders, claim.delta)
+    else:
+        bounds = np.full(len(rows), math.inf)
+    worst = 0.0
+    for done, row in enumerate(np.argsort(-bounds, kind="stable")):
+        if bounds[row] <= worst:
+            break
+        if done >= _PROFILES and bounds[row] < math.inf:
+            return float(max(worst, bounds[row]))
+        parts: dict[tuple[float, float], int] = {}
+        for charge, times in zip(charges, rows[row].tolist(), strict=True):
+            if charge.sampling < 1 and times:
+                key = (charge.multiplier, charge.sampling)
+                parts[key] = parts.get(key, 0) + times * charge.steps
+        pull = float(rows[row][plain] @ pulls[plain])
+        worst = max(worst, _loss_epsilon(frozenset(parts.items()), pull, claim.adjacency == "replace-one", claim.delta))
+    return worst
+
+
+def _undominated(counts: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """The rows that no other row reaches or exceeds in every column."""
+    rows = np.unique(counts, axis=0)
+    rows = rows[np.argsort(-rows.sum(axis=1), kind="stable")]
+    kept: list[int] = []
+    for index, row in enumerate(rows):
+        if not (rows[kept] >= row).all(axis=1).any():
+            kept.append(index)
+    return rows[kept]
+
+
+@lru_cache(maxsize=4096)
+def _loss_epsilon(parts: frozenset[tuple[tuple[float, float], int]], pull: float, replace_one: bool, delta: float) -> float:
+    """ε of sampled Gaussians, (multiplier, sampling) each so many times, and of unsampled ones whose 1/z² add up to `pull`."""
+    if not parts:
+        return gaussian_epsilon((0.5 if replace_one else 1.0) / math.sqrt(pull), delta)
+    step = max(interval(*part) for part, _ in parts)
+    total: Any = None
+    for (multiplier, sampling), times in sorted(parts):
+        made = sampled_loss(multiplier, sampling, replace_one, step).self_compose(times)
+        total = made if total is None else total.compose(made)
+    if pull:
+        total = total.compose(sampled_loss(1 / math.sqrt(pull), 1.0, replace_one, step))
+    return float(total.get_epsilon_for_delta(delta))
+
+
+def calibrated(claim: Claim, epsilon: float, charges: Callable[[float], Mapping[Charge, int]]) -> float:
+    """The smallest noise multiplier, to one in ten thousand, whose charges stay within ε.
+
+    `charges(multiplier)` says what would be charged in all. The multiplier that is returned has been through `epsilon_of`.
+    """
+    check_epsilon(epsilon)
+
+    def overshoot(multiplier: float) -> float:
+        return math.log(max(epsilon_of(charges(multiplier), claim), 1e-300) / epsilon)
+
+    at, low, high = 1.0, None, None
+    while low is None or high is None:
+        value = overshoot(at)
+        if value > 0:
+            low = (at, value)
+        else:
+            high = (at, value)
+        if low is None and at <= _SMALLEST:
+            return at
+        if high is None and at >= _LARGEST:
+            raise InputError(
+                f"no noise keeps epsilon {epsilon:g} {claim.text}: even with a multiplier of {at:g} it is "
+                f"{epsilon * math.exp(value):.3g}. Allow a larger epsilon or delta, fewer rounds, or noise with less slack."
+            )
+        at *= math.exp(max(-1.5, min(1.5, value + math.copysign(0.05, value))))  # ε falls about as 1/z
+        at = min(max(at, _SMALLEST), _LARGEST)
+    for turn in count():
+        width = math.log(high[0] / low[0])
+        if width <= math.log(_FACTOR):
+            return high[0]
+        # Where ln ε meets its aim if it is a line in ln z, and a little on towards the farther end, so that both ends close in.
+        share = 0.5 if turn % 4 == 3 else low[1] / (low[1] - max(high[1], -1.5)) if low[1] < 1.5 else 0.5
+        nudge = min(0.45, math.log(_FACTOR) / (2.5 * width))
+        share += nudge if share < 0.5 else -nudge
+        at = low[0] * math.exp(width * share)
+        value = overshoot(at)
+        low, high = ((at, value), high) if value > 0 else (low, (at, value))
+    raise AssertionError

@@ -1,0 +1,256 @@
+"""What a run has spent: every release, on the disk before its noise is drawn, so that no crash can forget it.
+
+A ledger is a file of JSON lines that only grows: the claim, then what was intended and what came of it.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sketchfed.errors import InputError, StorageError
+from sketchfed.privacy.accounting import Charge, Claim, worst_epsilon
+
+FORMAT, VERSION = "sketchfed privacy ledger", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEntry:
+    """One draw of noise: in which round, whom it touched (None: everybody), and what it cost them.
+
+    Until it is settled it is an intent: noise may have been drawn and seen, so it is charged in full.
+    """
+
+    round: int
+    draw: str
+    clients: tuple[int, ...] | None
+    charge: Charge
+    settled: bool
+
+    def __post_init__(self) -> None:
+        if self.round < 0:
+            raise InputError(f"round must be 0 or more, got {self.round}.")
+        if self.clients is not None and any(client < 0 for client in self.clients):
+            raise InputError(f"clients are numbered from 0, got {min(self.clients)}.")
+
+
+class _Head(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    claim: Claim
+
+
+class PrivacyLedger:
+    """The releases of a run and their ε under one claim.
+
+    `intend` before noise is drawn, `settle` when it is known who was in the sum. Both are on the disk when they return.
+    A round that is run again with new noise has another `draw` and is charged again; the same draw again is the same noise.
+    """
+
+    def __init__(self, claim: Claim, path: Path | None = None) -> None:
+        self.claim = claim
+        self.path = path
+        self._entries: dict[tuple[int, str], LedgerEntry] = {}
+        self._spent = _Spent()
+        self._end = 0
+        if path is not None:
+            if path.exists():
+                raise InputError(f"{path} exists already: a ledger is never begun anew. Go on with it by PrivacyLedger.load.")
+            self._create(path)
+
+    @classmethod
+    def load(cls, path: Path, claim: Claim | None = None) -> "PrivacyLedger":
+        """Go on with a ledger. A last line that a crash cut off was never acknowledged, and is left out.
+
+        With a claim, the ledger must be about that one.
+        """
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StorageError(
+                f"cannot read the privacy ledger {path}: {error.strerror or error}. Without it nobody knows what was spent: "
+                "bring it back, or start a new run in another folder."
+            ) from error
+        *lines, _cut = data.split(b"\n")
+        if not lines:
+            raise _damaged(path, 1, "the first line is missing")
+        try:
+            head = msgspec.json.decode(lines[0], type=_Head)
+        except (ValueError, RecursionError) as error:
+            raise _damaged(path, 1, str(error)) from None
+        if (head.format, head.version) != (FORMAT, VERSION):
+            raise StorageError(
+                f"{path} is a '{head.format}' of version {head.version}; this sketchfed reads a '{FORMAT}' of version "
+                f"{VERSION}. Go on with the version that began the run."
+            )
+        if claim is not None and claim != head.claim:
+            raise StorageError(
+                f"{path} is about ε {head.claim.text}, not {claim.text}. What was spent under one claim cannot be "
+                "carried over to another: put the settings back, or start a new run."
+            )
+        ledger = cls(head.claim)
+        decoder = msgspec.json.Decoder(LedgerEntry)
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                ledger._note(decoder.decode(line))
+            except (ValueError, RecursionError) as error:
+                raise _damaged(path, number, str(error)) from None
+        ledger.path, ledger._end = path, sum(len(line) + 1 for line in lines)
+        return ledger
+
+    @property
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """All draws, each in its last state, in the order in which they were first intended."""
+        return tuple(self._entries.values())
+
+    def intend(self, *, round: int, draw: str, clients: Sequence[int] | None, charge: Charge) -> None:
+        """Write down a release before its noise is drawn."""
+        self._add(LedgerEntry(round=round, draw=draw, clients=_sorted(clients), charge=charge, settled=False))
+
+    def settle(self, *, round: int, draw: str, clients: Sequence[int] | None, charge: Charge) -> None:
+        """Write down what really happened; it takes the place of the intent of that round and draw."""
+        if (round, draw) not in self._entries:
+            raise InputError(f"draw '{draw}' of round {round} was never intended. Call `intend` before the noise is drawn.")
+        self._add(LedgerEntry(round=round, draw=draw, clients=_sorted(clients), charge=charge, settled=True))
+
+    def epsilon(self, *, also: tuple[Sequence[int] | None, Charge] | None = None) -> float:
+        """ε of the client who spent the most; with `also`, as if those clients were charged that too."""
+        spent = self._spent
+        if also is not None:
+            clients, charge = also
+            spent = spent.copy()
+            spent.add(_sorted(clients), charge, 1)
+        return worst_epsilon(spent.charges, spent.profiles(), self.claim)
+
+    @property
+    def text(self) -> str:
+        """What must be said with its ε: RDP, once noise was discrete."""
+        return self.claim.for_charges([entry.charge for entry in self._entries.values()]).text
+
+    def _add(self, entry: LedgerEntry) -> None:
+        before = self._entries.get((entry.round, entry.draw))
+        self._check(entry, before)
+        if self.path is not None:
+            self._append(self.path, msgspec.json.encode(entry) + b"\n")
+        self._note(entry)
+
+    def _note(self, entry: LedgerEntry) -> None:
+        key = (entry.round, entry.draw)
+        before = self._entries.get(key)
+        self._check(entry, before)
+        if before is not None:
+            self._spent.add(before.clients, before.charge, -1)
+        self._spent.add(entry.clients, entry.charge, 1)
+        self._entries[key] = entry
+
+    @staticmethod
+    def _check(entry: LedgerEntry, before: LedgerEntry | None) -> None:
+        if before is not None and before.settled and (entry.clients, entry.charge) != (before.clients, before.charge):
+            raise InputError(
+                f"draw '{entry.draw}' of round {entry.round} is settled, and now comes with other clients or another charge. "
+                "The same noise on two sums cancels in their difference. Draw new noise under another name."
+            )
+
+    def _create(self, path: Path) -> None:
+        head = msgspec.json.encode(_Head(FORMAT, VERSION, self.claim)) + b"\n"
+        fresh = path.with_name(path.name + ".new")
+        try:
+            with fresh.open("wb") as file:
+                file.write(head)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        self._end = len(head)
+
+    def _append(self, path: Path, line: bytes) -> None:
+        try:
+            with path.open("r+b", buffering=0) as file:
+                file.seek(self._end)
+                beyond = file.read()
+                if os.fstat(file.fileno()).st_size < self._end or b"\n" in beyond:
+                    raise StorageError(
+                        f"{path} is not as this process left it: another one works on the same run, or cut it short. Stop the "
+                        "other, and go on with --resume."
+                    )
+                try:
+                    file.truncate(self._end)  # what a crash left of a line
+                    file.seek(self._end)
+                    left = line
+                    while left:  # a disk that fills up takes a part, and complains the next time
+                        left = left[file.write(left) :]
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(self._end)
+                    raise
+        except StorageError:
+            raise
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        self._end += len(line)
+
+
+class _Spent:
+    """How many of each charge every client has had: a row a client, a column a charge; row 0 is who was never named."""
+
+    def __init__(self) -> None:
+        self.charges: list[Charge] = []
+        self._columns: dict[Charge, int] = {}
+        self._rows: dict[int, int] = {}
+        self._counts = np.zeros((1, 0), dtype=np.int64)
+
+    def add(self, clients: Sequence[int] | None, charge: Charge, times: int) -> None:
+        if charge not in self._columns:
+            self._columns[charge] = len(self.charges)
+            self.charges.append(charge)
+        rows = [0] if clients is None else [self._rows.setdefault(client, len(self._rows) + 1) for client in clients]
+        self._grow()
+        self._counts[rows, self._columns[charge]] += times
+
+    def profiles(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        counts = self._counts[: len(self._rows) + 1, : len(self.charges)].copy()
+        counts[1:] += counts[0]
+        return counts
+
+    def copy(self) -> "_Spent":
+        made = _Spent()
+        made.charges, made._columns, made._rows = list(self.charges), dict(self._columns), dict(self._rows)
+        made._counts = self._counts.copy()
+        return made
+
+    def _grow(self) -> None:
+        rows, columns = self._counts.shape
+        wanted = (len(self._rows) + 1, len(self.charges))
+        if wanted[0] > rows or wanted[1] > columns:
+            bigger = [size if size >= least else 2 * least for size, least in zip((rows, columns), wanted, strict=True)]
+            grown = np.zeros((bigger[0], bigger[1]), dtype=np.int64)
+            grown[:rows, :columns] = self._counts
+            self._counts = grown
+
+
+def _sorted(clients: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if clients is None else tuple(sorted({int(client) for client in clients}))
+
+
+def _damaged(path: Path, line: int, why: str) -> StorageError:
+    return StorageError(
+        f"line {line} of the privacy ledger {path} is not what a ledger writes: {why}. It was changed or damaged, so nobody "
+        "knows what was spent. Bring back a copy of the whole file, or start a new run in another folder."
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write the privacy ledger {path}: {error.strerror or error}. No noise was drawn that it does not know of: make "
+        "room or change the folder's permissions, then go on with --resume."
+    )

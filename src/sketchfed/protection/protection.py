@@ -1,0 +1,133 @@
+"""How the updates of a run are protected: which noise, added where, and what a round of it costs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from sketchfed.algorithms import Algorithm, RoundContext
+from sketchfed.algorithms.linear import LinearCode
+from sketchfed.privacy.accounting import Charge, Claim
+from sketchfed.privacy.discrete import DiscreteGaussian
+from sketchfed.privacy.gaussian import Gaussian
+from sketchfed.privacy.rounded import Rounded
+from sketchfed.protection.settings import PrivacySettings, SecureSettings
+from sketchfed.seeds import PublicSeed, SecretSeed
+from sketchfed.training.private import probability
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protection:
+    """The settings of [privacy] and [secure], for an algorithm, a model and its clients. They fit each other (`checked`)."""
+
+    algorithm: Algorithm
+    dim: int
+    population: int
+    smallest: int
+    """Examples of the client that has the fewest: the likeliest to be in a batch."""
+    privacy: PrivacySettings | None = None
+    secure: SecureSettings | None = None
+
+    @property
+    def cohort(self) -> int:
+        """Clients of a round, as planned or, where cohorts are hidden, as expected."""
+        return self.algorithm.planned(self.population)
+
+    @property
+    def hidden(self) -> bool:
+        return self.privacy is not None and self.privacy.hidden_cohorts
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether noise goes on the gradient of each local step, before it is encoded."""
+        return self.privacy is not None and self.privacy.placement == "steps"
+
+    @property
+    def central(self) -> bool:
+        """Whether the server adds the noise, once, to the sum."""
+        return self.privacy is not None and self.privacy.observer == "public"
+
+    @property
+    def multiplier(self) -> float:
+        assert self.privacy is not None
+        assert self.privacy.noise_multiplier is not None
+        return self.privacy.noise_multiplier
+
+    @cached_property
+    def claim(self) -> Claim:
+        """What every ε of the run is about."""
+        assert self.privacy is not None
+        unseen = self.hidden or self.privacy.unit == "example"
+        return Claim(
+            unit=self.privacy.unit,
+            adjacency=self.privacy.adjacency or ("add-remove" if unseen else "zero-out"),
+            observer=self.privacy.observer,
+            delta=self.privacy.delta,
+            accountant=self.privacy.accountant,
+            insecure=self.privacy.insecure_noise_seed is not None,
+        )
+
+    def charge(self, survivors: int | None = None) -> Charge:
+        """What a round costs each who takes part; at worst, if so many stay that the round is just not abandoned."""
+        multiplier, slack = self.multiplier, 0.0
+        discrete = isinstance(self.summation, DiscreteGaussian)
+        if isinstance(self.summation, DiscreteGaussian):
+            assert self.secure is not None
+            stayed = self.secure.least(self.cohort) if survivors is None else survivors
+            honest = self.secure.honest(stayed, self.cohort)
+            multiplier, slack = self.summation.multiplier(honest), self.summation.slack(honest)
+        return Charge(multiplier=multiplier, sampling=self.sampling, steps=self.noisy_steps, discrete=discrete, slack=slack)
+
+    @property
+    def sampling(self) -> float:
+        """The probability, hidden from the observer, that a unit is in a sum: of a client, or of an example in a batch."""
+        assert self.privacy is not None
+        if self.privacy.unit == "example":
+            return probability(self.algorithm.work, self.smallest)
+        return self.algorithm.participation if self.hidden else 1.0
+
+    @property
+    def noisy_steps(self) -> int:
+        """How many noisy sums a client lets out of itself in a round."""
+        assert self.privacy is not None
+        return self.algorithm.work.count(self.smallest) if self.privacy.unit == "example" else 1
+
+    @cached_property
+    def steps(self) -> Gaussian:
+        """The noise of local steps, in all of the model's coordinates."""
+        assert self.privacy is not None
+        return Gaussian(size=self.dim, clip=self.privacy.clip, deviation=self.multiplier * self.privacy.clip)
+
+    @cached_property
+    def summation(self) -> Gaussian | DiscreteGaussian | Rounded | None:
+        """What makes numbers that are sent fit to be added up: clipped, and noised or whole."""
+        size = self.code(PublicSeed(0), 0).size if self.secure or not self.in_steps else 0
+        if self.secure is not None:
+            if self.privacy is None or self.in_steps:
+                assert self.secure.clip is not None
+                bits = 32 if self.secure.bits is None else self.secure.bits
+                return Rounded(size=size, clip=self.secure.clip, clients=self.cohort, bits=bits)
+            least = self.secure.honest(self.secure.least(self.cohort), self.cohort)
+            batch = self.algorithm.batch if self.privacy.unit == "example" else 1
+            return DiscreteGaussian.planned(
+                size=size,
+                clip=self.privacy.clip,
+                multiplier=self.multiplier,
+                clients=self.cohort,
+                least=least,
+                units=batch or 1,
+                bits=self.secure.bits,
+            )
+        if self.privacy is None or self.in_steps:
+            return None
+        return Gaussian(size=size, clip=self.privacy.clip, deviation=self.multiplier * self.privacy.clip)
+
+    def secret(self, round_index: int, label: str, index: int = 0) -> SecretSeed:
+        """A party's secret for a round: from the operating system, unless an experiment must be repeatable."""
+        if self.privacy is None or self.privacy.insecure_noise_seed is None:
+            return SecretSeed()
+        return SecretSeed.insecure(self.privacy.insecure_noise_seed).child("round", round_index).child(label, index)
+
+    def code(self, seed: PublicSeed, index: int) -> LinearCode:
+        """How the packets of a round depend on changes; `checked` made sure that they do so linearly."""
+        code = self.algorithm.code(self.dim, RoundContext(round=index, seed=seed, client=0))
+        assert code is not None
+        return code

@@ -1,0 +1,39 @@
+"""Secure aggregation: the server learns the sum of integers modulo 2^bits of those clients that stayed, and nothing else.
+
+After Bell, Bonawitz, Gascón, Lepoint & Raykova 2020, "Secure single-server aggregation with (poly)logarithmic overhead", with
+the consistency check of Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning". Stages
+are pure functions over packets; `docs/secure.md` says what is protected and what is not.
+"""
+
+from sketchfed.secure.client import Consented, Done, Joined, Masked, Shared, State, advertise, consent, mask, share, unmask
+from sketchfed.secure.keys import Identity
+from sketchfed.secure.messages import STAGES, Stage
+from sketchfed.secure.planning import Neighbourhood, planned_neighbourhood, planned_terms
+from sketchfed.secure.server import SecureServer, SecureSum, run_stages
+from sketchfed.secure.session import SecureClient
+from sketchfed.secure.terms import Terms
+
+__all__ = [
+    "STAGES",
+    "Consented",
+    "Done",
+    "Identity",
+    "Joined",
+    "Masked",
+    "Neighbourhood",
+    "SecureClient",
+    "SecureServer",
+    "SecureSum",
+    "Shared",
+    "Stage",
+    "State",
+    "Terms",
+    "advertise",
+    "consent",
+    "mask",
+    "planned_neighbourhood",
+    "planned_terms",
+    "run_stages",
+    "share",
+    "unmask",
+]

@@ -1,0 +1,163 @@
+"""How many neighbours, and how many of them to open a secret: from the shares of colluders and of dropouts that are assumed."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from sketchfed.errors import InputError
+from sketchfed.secure.graph import check_degree
+from sketchfed.secure.terms import Terms
+
+
+class Neighbourhood(NamedTuple):
+    """k neighbours each, and the threshold of the k + 1 that a client and its neighbours are."""
+
+    neighbours: int
+    threshold: int
+
+
+def planned_terms(
+    *,
+    session: bytes,
+    round: int,
+    clients: Sequence[int],
+    size: int,
+    bits: int,
+    colluders: float = 0.1,
+    dropouts: float = 0.1,
+    neighbours: int | None = None,
+    threshold: int | None = None,
+    least: int | None = None,
+    insecure: float = 2**-40,
+    incorrect: float = 2**-30,
+) -> Terms:
+    """Terms that hold against a share of `colluders` in league with the server, and finish despite a share of `dropouts`.
+
+    What is given is kept, the rest is planned (`planned_neighbourhood`). `least`, the fewest clients in an opened sum, is what
+    remains after the assumed dropouts, and leaves room for one where the threshold does.
+    """
+    named = tuple(sorted(clients))
+    count = len(named)
+    if neighbours is None or threshold is None:
+        neighbours, threshold = planned_neighbourhood(
+            count,
+            colluders=colluders,
+            dropouts=dropouts,
+            neighbours=neighbours,
+            threshold=threshold,
+            insecure=insecure,
+            incorrect=incorrect,
+        )
+    if least is None:
+        least = max(threshold, count - max(math.floor(dropouts * count), 1))
+    return Terms(
+        session=session,
+        round=round,
+        clients=named,
+        size=size,
+        bits=bits,
+        neighbours=neighbours,
+        threshold=threshold,
+        least=least,
+    )
+
+
+@lru_cache(maxsize=256)
+def planned_neighbourhood(
+    count: int,
+    *,
+    colluders: float = 0.1,
+    dropouts: float = 0.1,
+    neighbours: int | None = None,
+    threshold: int | None = None,
+    insecure: float = 2**-40,
+    incorrect: float = 2**-30,
+) -> Neighbourhood:
+    """The fewest neighbours k for which a threshold exists, and the one in the middle of those that do.
+
+    Of n clients let γn collude and δn drop out, at places that do not depend on the random graph. A threshold t must satisfy,
+    for every client, with c colluders and d dropouts among its k neighbours,
+
+    - 2t > k + 1 + c, or a lying server opens both secrets of it (`Terms`): fails with probability `insecure` at most;
+    - k − d ≥ t, or its secret cannot be opened if it drops out: fails with probability `incorrect` at most;
+    - the honest clients that stay are connected, or the server gets sums of parts: fails with `insecure` at most.
+
+    c and d are hypergeometric, a union bound goes over clients, and a ring falls apart only if k/2 in a row are gone, for which
+    n(γ + δ)^(k/2) is a bound (Bell et al. 2020, Sec. 3). Departs from the paper: the first condition is the one against a lying
+    server, so thresholds are higher than for an honest but curious one, which asks for t > c only. Where the ring would need
+    all others, the graph is complete: then γn and δn themselves are the worst case, and nothing is left to chance.
+    """
+    for name, share in {"colluders": colluders, "dropouts": dropouts}.items():
+        if not 0 <= share < 1:
+            raise InputError(f"the assumed share of {name} is a number from 0 to below 1, got {share!r}.")
+    if type(count) is not int or count < 2:
+        raise InputError(f"a secure sum is over at least two clients, got {count!r}. A sum of one hides nothing.")
+    assumed = _Assumed(count, colluders, dropouts, insecure, incorrect)
+    if neighbours is None:
+        neighbours = _fewest(assumed)
+    check_degree(neighbours, count)
+    fitting = assumed.thresholds(neighbours)
+    if not fitting:
+        raise InputError(
+            f"no threshold of {neighbours + 1} clients holds against a share of {colluders:g} colluders and finishes despite "
+            f"{dropouts:g} dropouts: colluders and twice the dropouts must stay below the neighbourhood. "
+            "Assume fewer of both, or take more neighbours."
+        )
+    if threshold is None:
+        threshold = fitting[(len(fitting) - 1) // 2]
+    if threshold not in fitting:
+        raise InputError(
+            f"threshold={threshold!r} of {neighbours + 1} clients does not hold against a share of {colluders:g} colluders, or "
+            f"does not finish despite {dropouts:g} dropouts. Use {fitting[0]} to {fitting[-1]}, or change what is assumed."
+        )
+    return Neighbourhood(neighbours, threshold)
+
+
+class _Assumed(NamedTuple):
+    clients: int
+    colluders: float
+    dropouts: float
+    insecure: float
+    incorrect: float
+
+    def thresholds(self, k: int) -> range:
+        """The thresholds that do for k neighbours."""
+        if k == self.clients - 1:
+            bad, gone = (math.floor(share * self.clients) for share in (self.colluders, self.dropouts))
+            return range((self.clients + bad) // 2 + 1, self.clients - gone + 1)
+        if math.log(self.clients) + k / 2 * math.log(max(self.colluders + self.dropouts, 1e-300)) > math.log(self.insecure):
+            return range(0)
+        bad = _most_met(self.clients, self.colluders, k, self.insecure / self.clients)
+        gone = _most_met(self.clients, self.dropouts, k, self.incorrect / self.clients)
+        return range((k + 1 + bad) // 2 + 1, k - gone + 1)
+
+
+def _fewest(assumed: _Assumed) -> int:
+    """The fewest neighbours on a ring for which there is a threshold, or all others where there is none.
+
+    Found by doubling, then bisection.
+    """
+    least, most = 2, 2
+    while most < assumed.clients - 1 and not assumed.thresholds(most):
+        least, most = most + 2, 2 * most
+    most = min(most, (assumed.clients - 1) // 2 * 2)
+    while least < most:
+        middle = (least + most) // 4 * 2
+        least, most = (least, middle) if assumed.thresholds(middle) else (middle + 2, most)
+    return least if least < assumed.clients - 1 and assumed.thresholds(least) else assumed.clients - 1
+
+
+def _most_met(count: int, share: float, k: int, odds: float) -> int:
+    """The least m such that k random others hold more than m of ⌊share·count⌋ marked clients with at most these odds."""
+    others, marked = count - 1, math.floor(share * count)
+    tail = 0.0
+    for met in range(min(marked, k), max(0, k - (others - marked)), -1):
+        tail += math.exp(_log_ways(marked, met) + _log_ways(others - marked, k - met) - _log_ways(others, k))
+        if tail > odds:
+            return met
+    return max(0, k - (others - marked))
+
+
+def _log_ways(of: int, chosen: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)

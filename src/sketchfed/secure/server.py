@@ -1,0 +1,270 @@
+"""The server's part in a secure sum: it carries keys and sealed shares between clients, adds what is masked, opens the sum."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from sketchfed.errors import SecureSumError, SketchfedError, WireError
+from sketchfed.secure.client import COMMITTED, SEALED, consent_text
+from sketchfed.secure.keys import KEY, SIGNATURE, Advertised, Agreement, commitment, is_signed
+from sketchfed.secure.masks import from_words, to_words, word_for
+from sketchfed.secure.messages import (
+    STAGES,
+    Stage,
+    body_of,
+    flags,
+    laid_out,
+    message,
+    reply_kind,
+    request_kind,
+    taken_apart,
+)
+from sketchfed.secure.recovery import Dealt, Recovery
+from sketchfed.secure.shamir import SHARE
+from sketchfed.secure.terms import Terms
+from sketchfed.wire import Packet, bits_named, pack, unpack
+
+_T = TypeVar("_T")
+_NOBODY: Mapping[int, str] = MappingProxyType({})
+_NOTHING: Mapping[int, bytes] = MappingProxyType({})
+_PROBE = Agreement(bytes(range(KEY)))  # no secret: it only finds keys of small order
+
+
+class SecureSum(NamedTuple):
+    """What a secure sum gives: the integers `(size,)` modulo 2^bits, and the clients that are in them."""
+
+    total: Tensor
+    survivors: tuple[int, ...]
+
+
+class SecureServer:
+    """One secure sum, from the first request to the total.
+
+    `requests` are those of `stage`; `receive` takes the replies and moves on. A client whose reply is missing or unacceptable
+    is left out from there on, and `reasons` says why; if it had sent its masked values before, they stay in the sum. Where too
+    few are left, or a secret could not be opened any more, `receive` raises `SecureSumError`: before anybody was asked to
+    reveal anything, if that was foreseeable.
+
+    `directory` holds the public identities of clients; the server checks by it what clients will check anyway.
+    """
+
+    def __init__(self, terms: Terms, directory: Mapping[int, bytes]) -> None:
+        self.terms = terms
+        self.stage: Stage | None = "keys"
+        self.reasons: dict[int, str] = {}
+        self.requests: dict[int, bytes] = dict.fromkeys(terms.clients, pack(terms.packet))
+        self.result: SecureSum | None = None
+        self._directory = directory
+        self._keys: dict[int, Advertised] = {}
+        self._dealt: dict[int, Dealt] = {}
+        self._sum = np.zeros(terms.size, word_for(terms.bits))
+        self._survivors: list[int] = []
+        self._list = b""
+        self._consents: dict[int, bytes] = {}
+        self._seeds: dict[int, bytes] = {}
+        self._shares: dict[int, dict[int, bytes]] = {}
+
+    def receive(self, replies: Mapping[int, bytes], complaints: Mapping[int, str] = _NOBODY) -> None:
+        """Take the replies to `requests`. `complaints` says what the transport knows of those who did not answer."""
+        if self.stage is None:
+            raise SecureSumError("this sum is finished or was abandoned; start another.")
+        stage, asked, self.requests = self.stage, list(self.requests), {}
+        self.stage = None  # until the next one is settled: an abandoned sum stays abandoned
+        read, go_on = {
+            "keys": (self._read_keys, self._ask_shares),
+            "shares": (self._read_shares, self._ask_masked),
+            "masked": (self._read_masked, self._ask_consent),
+            "consent": (self._read_consent, self._ask_unmask),
+            "unmask": (self._read_unmask, self._finish),
+        }[stage]
+        for client in asked:
+            if client not in replies:
+                self._leave_out([client], stage, complaints.get(client, "no reply came"))
+                continue
+            try:
+                read(client, unpack(replies[client]))
+            except SketchfedError as error:
+                self._leave_out([client], stage, str(error))
+        self.requests = go_on()
+        following = STAGES.index(stage) + 1
+        self.stage = STAGES[following] if following < len(STAGES) else None
+
+    # keys ------------------------------------------------------------------------------------------------------------
+
+    def _read_keys(self, client: int, reply: Packet) -> None:
+        body = body_of(reply, reply_kind("keys"), self.terms)
+        _check_length(body, Advertised.size)
+        keys = Advertised.from_bytes(body).check(self.terms, client, self._directory)
+        for key in (keys.mask, keys.seal):
+            _PROBE.with_(key)
+        self._keys[client] = keys
+
+    def _ask_shares(self) -> dict[int, bytes]:
+        present = self._connected(self._keys, "keys")
+        self._check_enough(present, "sent usable keys")
+        self._keys = {client: self._keys[client] for client in present}
+        shown = {client: keys.to_bytes() for client, keys in self._keys.items()}
+        return {client: self._request("shares", laid_out(*self._near(client, shown))) for client in present}
+
+    # shares ----------------------------------------------------------------------------------------------------------
+
+    def _read_shares(self, client: int, reply: Packet) -> None:
+        body = body_of(reply, reply_kind("shares"), self.terms)
+        neighbours, asked = self._near(client, self._keys)
+        parts = taken_apart(body[KEY:], neighbours, SEALED + 2 * COMMITTED)
+        if parts.keys() != asked.keys():
+            raise WireError(f"it dealt shares to {len(parts)} neighbours, not to the {len(asked)} whose keys it was sent.")
+        self._dealt[client] = Dealt.of(body[:KEY], parts)
+
+    def _ask_masked(self) -> dict[int, bytes]:
+        dealers = self._connected(self._dealt, "shares")
+        self._check_enough(dealers, "dealt shares")
+        self._dealt = {client: self._dealt[client] for client in dealers}
+        requests = {}
+        for client in dealers:
+            neighbours, near = self._near(client, self._dealt)
+            requests[client] = self._request("masked", laid_out(neighbours, {p: near[p].boxes[client] for p in near}))
+        return requests
+
+    # masked ----------------------------------------------------------------------------------------------------------
+
+    def _read_masked(self, client: int, reply: Packet) -> None:
+        _check_length(body_of(reply, reply_kind("masked"), self.terms), 0)
+        values = bits_named(reply, "values", shape=(self.terms.size,), bits=self.terms.bits)
+        self._sum += to_words(values, self.terms.bits)
+        self._survivors.append(client)
+
+    def _ask_consent(self) -> dict[int, bytes]:
+        self._check_enough(self._survivors, "sent masked values")
+        self._list = flags(self.terms.clients, self._survivors)
+        survivors = frozenset(self._survivors)
+        lonely = {client for client in survivors if self._count_near(client, survivors) + 1 < self.terms.threshold}
+        self._leave_out(lonely, "masked", "too few of its neighbours are left for it to go on.")
+        request = self._request("consent", self._list)
+        return {client: request for client in self._survivors if client not in lonely}
+
+    # consent ---------------------------------------------------------------------------------------------------------
+
+    def _read_consent(self, client: int, reply: Packet) -> None:
+        body = body_of(reply, reply_kind("consent"), self.terms)
+        _check_length(body, SIGNATURE)
+        if not is_signed(consent_text(self.terms, self._list), body, self._directory[client]):
+            raise SecureSumError("its signature is not one of this list of survivors.")
+        self._consents[client] = body
+
+    def _ask_unmask(self) -> dict[int, bytes]:
+        """Ask those who can see enough signatures, if their answers can suffice."""
+        enough = self.terms.threshold - 1
+        near = {client: self._near(client, self._consents) for client in self._consents}
+        able = {client for client, (_, signed) in near.items() if len(signed) >= enough}
+        self._leave_out(near.keys() - able, "consent", "too few of its neighbours signed the list.")
+        for client in self._to_open(told=able):
+            holders = self._count_near(client, able)
+            if holders < self.terms.threshold:
+                raise SecureSumError(
+                    f"a secret of client {client}, which left, could not be opened: {holders} of its neighbours are left and "
+                    f"{self.terms.threshold} are needed. The sum is abandoned and nothing was revealed; {self._advice}"
+                )
+        if not able:
+            raise SecureSumError(f"nobody is left who could open the sum. It is abandoned; {self._advice}")
+        return {
+            client: self._request("unmask", laid_out(near[client][0], dict(list(near[client][1].items())[:enough])))
+            for client in sorted(able)
+        }
+
+    # unmask ----------------------------------------------------------------------------------------------------------
+
+    def _read_unmask(self, client: int, reply: Packet) -> None:
+        body = body_of(reply, reply_kind("unmask"), self.terms)
+        shares = taken_apart(body[KEY:], self.terms.neighbours_of(client), SHARE)
+        if commitment("self seed", self.terms, (client,), body[:KEY]) != self._dealt[client].seed:
+            raise SecureSumError("the seed that it told is not the one that it committed to.")
+        self._seeds[client] = body[:KEY]
+        self._shares[client] = shares
+
+    def _finish(self) -> dict[int, bytes]:
+        recovery = Recovery(self.terms, self._dealt, self._shares)
+        try:
+            needed = self._to_open(told=self._seeds)
+            survived = frozenset(self._survivors)
+            seeds = {client: recovery.seed(client) for client in needed if client in survived}
+            left = {client: recovery.mask_key(client, self._keys[client].mask) for client in needed if client not in survived}
+        finally:
+            for client, reason in recovery.reasons.items():
+                self._leave_out([client], "unmask", reason)
+        keys = {client: self._keys[client].mask for client in survived}
+        recovery.unmask(self._sum, self._seeds | seeds, left, keys)
+        self.result = SecureSum(from_words(self._sum, self.terms.bits), tuple(sorted(survived)))
+        return {}
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _to_open(self, *, told: Collection[int]) -> list[int]:
+        """Whose secrets must come from shares: survivors that did not tell their seed, and those whose masks others added."""
+        told, survivors = frozenset(told), frozenset(self._survivors)
+        silent = [client for client in self._survivors if client not in told]
+        left = [client for client in self._dealt if client not in survivors]
+        return silent + [client for client in left if not survivors.isdisjoint(self.terms.neighbours_of(client))]
+
+    def _near(self, client: int, of: Mapping[int, _T]) -> tuple[tuple[int, ...], dict[int, _T]]:
+        """The neighbours of a client, and what is known of them."""
+        neighbours = self.terms.neighbours_of(client)
+        return neighbours, {peer: of[peer] for peer in neighbours if peer in of}
+
+    def _count_near(self, client: int, among: Set[int]) -> int:
+        """How many neighbours of a client are among some clients."""
+        return sum(peer in among for peer in self.terms.neighbours_of(client))
+
+    def _connected(self, clients: Iterable[int], stage: Stage) -> list[int]:
+        """Those of the clients who have enough neighbours among themselves to go on."""
+        left = set(clients)
+        while few := {client for client in left if self._count_near(client, left) + 1 < self.terms.threshold}:
+            self._leave_out(few, stage, "too few of its neighbours are left to open its secrets.")
+            left -= few
+        return sorted(left)
+
+    def _check_enough(self, clients: Collection[int], did: str) -> None:
+        if len(clients) < self.terms.least:
+            raise SecureSumError(
+                f"{len(clients):,} of {len(self.terms.clients):,} clients {did}, the terms ask for {self.terms.least:,}. "
+                f"The sum is abandoned and nothing was revealed; {self._advice}"
+            )
+
+    def _leave_out(self, clients: Iterable[int], stage: Stage, reason: str) -> None:
+        for client in clients:
+            self.reasons.setdefault(client, f"{stage}: {reason}")
+
+    def _request(self, stage: Stage, body: bytes) -> bytes:
+        return pack(message(request_kind(stage), self.terms, body))
+
+    @property
+    def _advice(self) -> str:
+        return "ask again, or plan for more dropouts."
+
+
+def run_stages(
+    server: SecureServer,
+    ask: Callable[[Stage, dict[int, bytes]], Mapping[int, bytes]],
+    *,
+    tasks: Mapping[int, bytes] = _NOTHING,
+) -> SecureSum:
+    """All stages over a transport: `ask(stage, requests)` returns the replies that came, both by client.
+
+    `tasks` are appended to the requests of stage "masked": packets that say what to compute, for `wire.split` to take apart.
+    """
+    while server.stage is not None:
+        requests = server.requests
+        if server.stage == "masked" and tasks:
+            requests = {client: request + tasks.get(client, b"") for client, request in requests.items()}
+        server.receive(ask(server.stage, requests))
+    if server.result is None:
+        raise SecureSumError("this sum was abandoned; start another.")
+    return server.result
+
+
+def _check_length(body: bytes, length: int) -> None:
+    if len(body) != length:
+        raise WireError(f"{length} bytes should be in its body, {len(body):,} arrived.")

@@ -1,0 +1,66 @@
+"""One client of one secure sum as an object: it knows which stage comes next and never answers one twice."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from sketchfed.errors import InputError, SecureSumError
+from sketchfed.secure.client import Consented, Done, Joined, Masked, Shared, State, advertise, consent, mask, share, unmask
+from sketchfed.secure.keys import Identity
+from sketchfed.secure.messages import Stage, request_kind
+from sketchfed.secure.terms import Terms
+from sketchfed.seeds import SecretSeed
+from sketchfed.wire import Packet
+
+_NEXT: dict[type[State], Stage] = {Joined: "shares", Shared: "masked", Masked: "consent", Consented: "unmask"}
+
+
+class SecureClient:
+    """A client after it has joined. It can be pickled between stages; what it holds must stay on the client.
+
+    After a refusal (`SecureSumError`) it forgets its secrets and answers nothing more: a server that tried one forbidden thing
+    does not get to try another. A request that cannot be read (`WireError`) changes nothing.
+    """
+
+    def __init__(self, state: State, directory: Mapping[int, bytes]) -> None:
+        self.state = state
+        self._directory = {peer: directory[peer] for peer in state.terms.neighbours_of(state.client) if peer in directory}
+
+    @classmethod
+    def join(
+        cls, terms: Terms, client: int, identity: Identity, directory: Mapping[int, bytes], secret: SecretSeed
+    ) -> "tuple[SecureClient, Packet]":
+        """The client, and its answer to the request that carried the terms."""
+        state, reply = advertise(terms, client, identity, secret)
+        return cls(state, directory), reply
+
+    @property
+    def stage(self) -> Stage | None:
+        """The stage that it answers next; None after the last or after a refusal."""
+        return _NEXT.get(type(self.state))
+
+    def answer(self, request: Packet, values: Tensor | None = None) -> Packet:
+        """The reply to any request after the first. `values` are needed at stage "masked" only."""
+        try:
+            self.state, reply = self._answered(request, values)
+        except SecureSumError:
+            self.state = Done(terms=self.state.terms, client=self.state.client)
+            raise
+        return reply
+
+    def _answered(self, request: Packet, values: Tensor | None) -> tuple[State, Packet]:
+        if self.stage is None or request.kind != request_kind(self.stage):
+            expected = f"expects '{request_kind(self.stage)}'" if self.stage else "has finished"
+            raise SecureSumError(f"client {self.state.client} {expected}, '{request.kind}' came. It answers each stage once.")
+        match self.state:
+            case Joined() as joined:
+                return share(joined, request, self._directory)
+            case Shared() as shared:
+                if values is None:
+                    raise InputError("at stage 'masked' a client needs the values that it adds: answer(request, values=...).")
+                return mask(shared, request, values)
+            case Masked() as masked:
+                return consent(masked, request)
+            case Consented() as consented:
+                return unmask(consented, request)
+        raise SecureSumError(f"client {self.state.client} has finished.")

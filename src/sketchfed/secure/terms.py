@@ -1,0 +1,168 @@
+"""What all parties of one secure sum agree on before it begins."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from itertools import accumulate, pairwise
+
+import torch
+
+from sketchfed.errors import InputError, SecureSumError, WireError
+from sketchfed.secure.graph import check_degree, ring_neighbours, ring_order
+from sketchfed.wire import Bits, Packet, expect_kind, pack, tensor_named
+
+KIND = "secure.keys"
+_FORM = struct.Struct("<16sQQBIII")
+_MOST_ID, _MOST_ROUND, _MOST_SIZE = 2**62, 2**63, 2**40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The public parameters of one secure sum; every party checks them, and every key and signature is bound to their digest.
+
+    `clients` are the invited ones, ascending. Each adds `size` integers modulo 2^`bits`. A client shares its secrets with
+    `neighbours` others (k); any `threshold` of its neighbourhood of k + 1, itself included, can open one of them. The sum is
+    abandoned rather than opened if fewer than `least` clients are in it.
+
+    A threshold must be above half of the neighbourhood. A server that lies, with c of a client's neighbours in league, cannot
+    get both secrets of that client as long as 2·threshold > k + 1 + c (the condition of Bonawitz et al. 2017, Thm 6.5, where
+    the graph is complete and k + 1 is all clients).
+    """
+
+    session: bytes
+    round: int
+    clients: tuple[int, ...]
+    size: int
+    bits: int
+    neighbours: int
+    threshold: int
+    least: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.session, bytes) or len(self.session) != 16:
+            raise InputError(
+                f"a session is named by 16 bytes, got {self.session!r}. Draw them once a run: secrets.token_bytes(16)."
+            )
+        _whole("round", self.round, 0, _MOST_ROUND - 1)
+        _check_clients(self.clients)
+        _whole("size", self.size, 1, _MOST_SIZE)
+        _whole("bits", self.bits, 8, 32)
+        check_degree(self.neighbours, len(self.clients))
+        most, half = self.neighbours + 1, (self.neighbours + 1) / 2
+        if type(self.threshold) is not int or not half < self.threshold <= most:
+            raise InputError(
+                f"a threshold lies above half of the neighbourhood of {most} clients and is at most all of it, got "
+                f"threshold={self.threshold!r}: with half or less a lying server can open both secrets of a client. "
+                f"Use {most // 2 + 1} to {most}."
+            )
+        _whole("least", self.least, self.threshold, len(self.clients))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {part.name: getattr(self, part.name) for part in fields(self)}  # what is computed from them stays behind
+
+    @cached_property
+    def packet(self) -> Packet:
+        """The terms as the request that opens the sum."""
+        gaps = torch.tensor([after - before - 1 for before, after in pairwise((-1, *self.clients))])
+        fixed = _FORM.pack(self.session, self.round, self.size, self.bits, self.neighbours, self.threshold, self.least)
+        return Packet(
+            kind=KIND,
+            arrays={
+                "clients": Bits(gaps, bits=max(int(gaps.max()).bit_length(), 1)),
+                "terms": torch.frombuffer(bytearray(fixed), dtype=torch.uint8),
+            },
+        )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the packed terms."""
+        return sha256(pack(self.packet)).digest()
+
+    @classmethod
+    def from_packet(cls, packet: Packet) -> "Terms":
+        """The terms that a server proposes: `WireError` if they cannot be read, `SecureSumError` if nobody may accept them."""
+        fixed = tensor_named(expect_kind(packet, KIND), "terms", shape=(_FORM.size,), dtype=torch.uint8).numpy().tobytes()
+        gaps = packet.arrays.get("clients")
+        if not isinstance(gaps, Bits) or gaps.signed or len(gaps.shape) != 1:
+            raise WireError(f"packet '{packet.kind}' should carry an array 'clients' of packed integers: the gaps between ids.")
+        return _read(fixed, gaps.packed, gaps.shape[0], gaps.bits)
+
+    def demand(self, **expected: object) -> "Terms":
+        """These terms, if they are what a client expects; else `SecureSumError`.
+
+        What is named must be equal, but `least`, `threshold` and `neighbours` may also be higher than expected: that only
+        protects better.
+        """
+        for name, value in expected.items():
+            own = getattr(self, name)
+            if own != value and not (name in ("least", "threshold", "neighbours") and own > value):
+                raise SecureSumError(
+                    f"the server proposes {name} {_shown(own)}, this client agreed to {_shown(value)}. "
+                    "It does not take part; settle the terms before the round."
+                )
+        return self
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether everybody is everybody's neighbour."""
+        return self.neighbours == len(self.clients) - 1
+
+    def neighbours_of(self, client: int) -> tuple[int, ...]:
+        """The neighbours of a client, ascending."""
+        if client not in self._place:
+            raise InputError(f"client {client!r} is not among the {len(self.clients):,} clients of these terms.")
+        if self.complete:
+            return tuple(other for other in self.clients if other != client)
+        return self._neighbours(client)
+
+    def _neighbours(self, client: int) -> tuple[int, ...]:
+        return ring_neighbours(self._ring, self._place[client], self.neighbours)
+
+    @cached_property
+    def _ring(self) -> tuple[int, ...]:
+        return self.clients if self.complete else ring_order(self.clients, self.digest)
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        return {client: place for place, client in enumerate(self._ring)}
+
+
+@lru_cache(maxsize=4)
+def _read(fixed: bytes, packed: bytes, count: int, bits: int) -> Terms:
+    """Cached, because clients of one process read the same terms and draw the same graph from them."""
+    gaps = Bits.from_packed(packed, shape=(count,), bits=bits).values.tolist()
+    session, round_, size, width, neighbours, threshold, least = _FORM.unpack(fixed)
+    try:
+        return Terms(
+            session=session,
+            round=round_,
+            clients=tuple(accumulate((gap + 1 for gap in gaps), initial=-1))[1:],
+            size=size,
+            bits=width,
+            neighbours=neighbours,
+            threshold=threshold,
+            least=least,
+        )
+    except InputError as error:
+        raise SecureSumError(f"the server proposes terms that nobody should accept: {error}") from None
+
+
+def _check_clients(clients: Sequence[int]) -> None:
+    if not isinstance(clients, tuple) or len(clients) < 2 or any(type(client) is not int for client in clients):
+        raise InputError(
+            f"a secure sum is over a tuple of at least two client numbers, got {_shown(clients)}. A sum of one hides nothing."
+        )
+    if clients[0] < 0 or clients[-1] >= _MOST_ID or any(a >= b for a, b in pairwise(clients)):
+        raise InputError(f"client numbers are ascending, each once, from 0 to 2^62 - 1, got {_shown(clients)}. Sort them.")
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise InputError(f"{name} of a secure sum is a whole number from {least:,} to {most:,}, got {value!r}.")
+
+
+def _shown(value: object) -> str:
+    text = value.hex() if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,62 @@
+"""Local work at example level: hidden batches, and steps in which no example moves more than its clipped share.
+
+A batch takes each example with the same probability, drawn from the client's secret: who was in it, nobody else knows, and
+that is what amplifies privacy (Poisson sampling; Abadi et al. 2016). Sums are divided by the size expected of a batch, which
+is public, not by the size it had.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sketchfed.seeds import SecretSeed, secret_bytes
+from sketchfed.training.base import Examples, LocalWork, Trainer
+
+Noise = Callable[[Tensor, SecretSeed], Tensor]
+"""Adds noise to a sum of clipped numbers."""
+
+
+def probability(work: LocalWork, examples: int) -> float:
+    """That with which an example is in a batch: `batch` of them are expected."""
+    assert work.batch is not None
+    return min(1.0, work.batch / examples) if examples else 0.0
+
+
+def poisson_batch(examples: Examples, chance: float, secret: SecretSeed) -> Examples:
+    """Each example with the same chance, independent of the others."""
+    if chance >= 1:
+        return examples
+    words = np.frombuffer(secret_bytes(secret.child("batch"), 8 * len(examples.x)), "<u8")
+    chosen = torch.from_numpy(np.flatnonzero(words < np.uint64(int(chance * 2**64))))
+    return Examples(examples.x[chosen], examples.y[chosen])
+
+
+def private_descent(
+    trainer: Trainer, weights: Tensor, examples: Examples, work: LocalWork, *, clip: float, noise: Noise, secret: SecretSeed
+) -> Tensor:
+    """The weights after local steps whose gradients are clipped for each example and noised.
+
+    Paper: Song et al. 2023, Alg. 2, lines 13 to 17, with clipping in place of an assumed Lipschitz constant, and noise on the
+    sum of a Poisson batch. Whatever is computed from the result later needs no more noise.
+    """
+    assert work.batch is not None
+    trained = weights.clone()
+    velocity = torch.zeros_like(trained) if work.momentum else None
+    for batch, own in hidden_batches(examples, work, secret):
+        step = noise(trainer.clipped_sum(trained, batch, clip), own).div_(work.batch)
+        if work.decay:
+            step.add_(trained, alpha=work.decay)
+        if velocity is not None:
+            step = velocity.mul_(work.momentum).add_(step)
+        trained.add_(step, alpha=-work.rate)
+    return trained
+
+
+def hidden_batches(examples: Examples, work: LocalWork, secret: SecretSeed) -> Iterator[tuple[Examples, SecretSeed]]:
+    """The batch of each local step, and a secret for what else that step draws."""
+    chance = probability(work, len(examples.x))
+    for index in range(work.count(len(examples.x))):
+        own = secret.child("step", index)
+        yield poisson_batch(examples, chance, own), own

@@ -1,0 +1,447 @@
+"""ε against published values, other libraries, and integrals worked out here."""
+
+import math
+import sys
+from collections import Counter
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, optimize, stats
+from scipy.special import logsumexp
+
+from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_delta, epsilon_of, worst_epsilon
+from sketchfed.privacy.divergences import (
+    ALL_ORDERS,
+    gaussian_delta,
+    gaussian_epsilon,
+    interval,
+    renyi,
+    renyi_epsilons,
+    sampled_loss,
+)
+
+MNIST = 60_000
+
+
+def claim(delta=1e-5, adjacency="add-remove", accountant="pld", **other):
+    return Claim(unit="client", adjacency=adjacency, observer="public", delta=delta, accountant=accountant, **other)
+
+
+def spent(multiplier, times=1, *, sampling=1.0, about=None, **other):
+    return epsilon_of({Charge(multiplier=multiplier, sampling=sampling, **other): times}, about or claim())
+
+
+def normal(mean, deviation):
+    return lambda x: stats.norm.pdf(x, mean, deviation)
+
+
+def mixture(sampling, mean, deviation):
+    return lambda x: (1 - sampling) * stats.norm.pdf(x, 0, deviation) + sampling * stats.norm.pdf(x, mean, deviation)
+
+
+def hockey_stick(p, q, epsilon, reach, points=20_001):
+    """∫[p − e^ε·q]₊, by Simpson's rule."""
+    x = np.linspace(-reach, reach, points)
+    return integrate.simpson(np.maximum(p(x) - math.exp(epsilon) * q(x), 0), x=x)
+
+
+def integrated_epsilon(p, q, delta, reach):
+    """The larger ε of both directions."""
+    found = [0.0]
+    for one, other in ((p, q), (q, p)):
+        if hockey_stick(one, other, 0.0, reach) > delta:
+            found.append(optimize.brentq(lambda at, a=one, b=other: hockey_stick(a, b, at, reach) - delta, 0, 50))
+    return max(found)
+
+
+# One Gaussian, and many.
+
+
+def test_one_gaussian_is_that_of_balle_and_wang():
+    assert spent(1.391) == pytest.approx(3, rel=1e-3)
+    assert calibrated(claim(), 3, lambda z: {Charge(multiplier=z): 1}) == pytest.approx(1.391, rel=1e-3)
+
+
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 5.0, 40.0])
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 3.0])
+def test_delta_of_one_gaussian_is_the_integral(multiplier, epsilon):
+    expected = hockey_stick(normal(1, multiplier), normal(0, multiplier), epsilon, 1 + 12 * multiplier, 400_001)
+    assert gaussian_delta(multiplier, epsilon) == pytest.approx(expected, rel=1e-6, abs=1e-14)
+
+
+@given(st.floats(0.05, 100), st.floats(1e-14, 0.1))
+def test_epsilon_of_one_gaussian_is_the_inverse_and_never_too_small(multiplier, delta):
+    epsilon = gaussian_epsilon(multiplier, delta)
+    assert gaussian_delta(multiplier, epsilon) <= delta
+    assert epsilon == 0 or gaussian_delta(multiplier, epsilon * (1 - 1e-9)) > delta * (1 - 1e-9)
+
+
+def test_gaussians_of_any_kind_compose_to_one():
+    mixed = {Charge(multiplier=3.0): 5, Charge(multiplier=7.0, steps=4): 9}
+    assert epsilon_of(mixed, claim()) == pytest.approx(spent(1 / math.sqrt(5 / 9 + 36 / 49)), rel=1e-9)
+    assert spent(20.0, 200) == pytest.approx(spent(20 / math.sqrt(200)), rel=1e-9)
+
+
+def test_nothing_costs_nothing():
+    assert epsilon_of({}, claim()) == 0
+    assert epsilon_of({Charge(multiplier=1.0): 0}, claim()) == 0
+
+
+def test_replacing_a_unit_moves_the_sum_twice_as_far():
+    for accountant in ("pld", "rdp"):
+        both = [claim(adjacency=name, accountant=accountant) for name in ("replace-one", "add-remove")]
+        assert spent(2.0, 3, about=both[0]) == pytest.approx(spent(1.0, 3, about=both[1]), rel=1e-12)
+
+
+# Sampled Gaussians.
+
+
+@pytest.mark.parametrize(("multiplier", "sampling"), [(1.0, 0.1), (0.7, 0.01), (2.0, 0.5)])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5])
+@pytest.mark.parametrize("adjacency", ["add-remove", "zero-out", "replace-one"])
+def test_one_sampled_gaussian_is_the_integral_and_not_below(multiplier, sampling, delta, adjacency):
+    other = mixture(sampling, -1, multiplier) if adjacency == "replace-one" else normal(0, multiplier)
+    expected = integrated_epsilon(mixture(sampling, 1, multiplier), other, delta, 2 + 14 * multiplier)
+    found = spent(multiplier, sampling=sampling, about=claim(delta, adjacency))
+    assert expected * (1 - 1e-6) <= found <= expected * (1 + 3e-4)
+
+
+def test_different_sampled_gaussians_compose_as_their_product():
+    """Two sampled steps and an unsampled one: a three-dimensional integral, by summing privacy losses on a grid."""
+    steps = [(1.0, 0.2), (1.5, 0.4), (3.0, 1.0)]
+    charges = Counter({Charge(multiplier=z, sampling=q): 1 for z, q in steps})
+    found = epsilon_of(charges, claim(1e-3))
+
+    def delta_at(epsilon, flipped):
+        loss, mass = np.zeros(1), np.ones(1)
+        for z, q in steps:
+            x = np.linspace(-6 * z - 1, 6 * z + 1, 160)
+            p, base = mixture(q, 1, z)(x), normal(0, z)(x)
+            p, base = (base, p) if flipped else (p, base)
+            loss = (loss[:, None] + np.log(p / base)).reshape(-1)
+            mass = (mass[:, None] * p * (x[1] - x[0])).reshape(-1)
+        return (mass * np.maximum(-np.expm1(epsilon - loss), 0)).sum()
+
+    assert max(delta_at(found, flipped) for flipped in (False, True)) == pytest.approx(1e-3, rel=2e-3)
+
+
+def test_no_pair_of_vectors_is_easier_to_tell_apart_than_two_opposite_ones():
+    """Replace-one under Poisson sampling: that ±v of full length dominate, by integrals over the plane."""
+    z, q = 0.8, 0.2
+    x, y = np.meshgrid(*[np.linspace(-7, 7, 401)] * 2, indexing="ij")
+    cell = (14 / 400) ** 2
+
+    def density(v):
+        shifted = stats.norm.pdf(x - v[0], 0, z) * stats.norm.pdf(y - v[1], 0, z)
+        return (1 - q) * stats.norm.pdf(x, 0, z) * stats.norm.pdf(y, 0, z) + q * shifted
+
+    lengths, angles = (0.0, 0.5, 1.0), np.linspace(0, np.pi, 5)
+    for epsilon in (0.05, 0.5, 1.5):
+        found = {}
+        for length in lengths:
+            for angle in angles:
+                p, other = density((1.0, 0.0)), density((length * np.cos(angle), length * np.sin(angle)))
+                for flipped, (a, b) in enumerate(((p, other), (other, p))):
+                    found[length, angle, flipped] = np.maximum(a - math.exp(epsilon) * b, 0).sum() * cell
+        assert max(found, key=found.get)[:2] == (1.0, np.pi)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "sampling", "times"), [(0.78, 0.01, 300), (1.1, 256 / MNIST, 14_000), (2.0, 1e-3, 10_000)]
+)
+def test_the_grid_is_fine_enough_and_errs_on_the_safe_side(multiplier, sampling, times):
+    fine = sampled_loss(multiplier, sampling, False, interval(multiplier, sampling) / 8).self_compose(times)
+    truth = fine.get_epsilon_for_delta(1e-5)
+    assert truth * (1 - 1e-9) <= spent(multiplier, times, sampling=sampling) <= truth * (1 + 3e-4)
+
+
+def test_events_are_those_of_dp_accounting():
+    from dp_accounting.pld import PLDAccountant
+
+    charge = Charge(multiplier=1.2, sampling=0.05, steps=3)
+    accountant = PLDAccountant().compose(charge.event, 20)
+    assert epsilon_of({charge: 20}, claim()) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+    assert "Composed" not in repr(Charge(multiplier=1.0).event)
+    assert "Poisson" not in repr(Charge(multiplier=1.0, steps=2).event)
+
+
+# Published values.
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "batch", "epochs", "published"),
+    [
+        (1.12, 256, 60, 2.92),  # TensorFlow Privacy, tutorials/README.md of 2019
+        (0.6, 256, 30, 9.74),
+        (1.2, 256, 10, 1.20),
+        (1.3, 256, 20, 1.34),  # Bu, Dong, Long, Su 2020, Fig. 4, the moments accountant's
+        (0.7, 256, 70, 8.68),
+    ],
+)
+def test_renyi_divergences_give_the_published_figures_for_mnist(multiplier, batch, epochs, published):
+    """Those used the plain conversion ε = D + ln(1/δ)/(α − 1); the better one, and PLD, must be below."""
+    orders = tuple(order for order in ALL_ORDERS if order < 64)
+    steps = epochs * MNIST // batch
+    divergence = steps * renyi(multiplier, batch / MNIST, orders)
+    plain = (divergence + math.log(1e5) / (np.asarray(orders) - 1)).min()
+    assert plain == pytest.approx(published, abs=0.02)
+    by_rdp = spent(multiplier, steps, sampling=batch / MNIST, about=claim(accountant="rdp"))
+    assert spent(multiplier, steps, sampling=batch / MNIST) < by_rdp < published
+
+
+def test_the_moments_accountant_s_example_of_abadi_et_al():
+    """Abadi et al. 2016, Sec. 4: q = 0.01, σ = 4, 10,000 steps, δ = 1e-5: ε ≈ 1.26, where strong composition had 9.34."""
+    orders = tuple(float(order) for order in range(2, 34))  # they took moments 1 to 32
+    divergence = 10_000 * renyi(4.0, 0.01, orders)
+    assert (divergence + math.log(1e5) / (np.asarray(orders) - 1)).min() == pytest.approx(1.26, abs=0.005)
+    assert spent(4.0, 10_000, sampling=0.01) < spent(4.0, 10_000, sampling=0.01, about=claim(accountant="rdp")) < 1.26
+
+
+OPACUS = {  # opacus 1.6.0, accountants.analysis.rdp.compute_rdp at these orders
+    (0.01, 0.78): [3.0115973526e-4, 4.1731777753e-4, 8.5472922400e-4, 1.0619709225e-3, 1.3127421134],
+    (256 / MNIST, 1.1): [1.7479784543e-5, 2.3395776010e-5, 4.1425745894e-5, 4.7533352361e-5, 9.8341061780e-5],
+    (0.1, 4.0): [4.8213448231e-4, 6.4473670180e-4, 1.1383703587e-3, 1.3048954499e-3, 2.6744986198e-3],
+    (1.0, 2.0): [0.1875, 0.25, 0.4375, 0.5, 1.0],
+}
+OPACUS_ORDERS = (1.5, 2.0, 3.5, 4.0, 8.0)
+OPACUS_EPSILON = {(0.01, 0.78, 300): 2.8276144, (256 / MNIST, 1.1, 14_062): 2.5965559, (0.01, 4.0, 10_000): 1.0354901}
+
+
+@pytest.mark.parametrize(("sampling", "multiplier"), OPACUS)
+def test_renyi_divergences_are_those_of_opacus(sampling, multiplier):
+    found, theirs = renyi(multiplier, sampling, OPACUS_ORDERS), np.array(OPACUS[sampling, multiplier])
+    whole = [1, 3, 4]
+    assert found[whole] == pytest.approx(theirs[whole], rel=1e-6)
+    assert (found >= theirs * (1 - 1e-6)).all()  # at the others the series of dp_accounting is an upper bound
+    assert (found <= theirs * 1.4).all()
+
+
+@pytest.mark.parametrize(("sampling", "multiplier", "times"), OPACUS_EPSILON)
+def test_epsilon_by_rdp_is_that_of_opacus(sampling, multiplier, times):
+    found = spent(multiplier, times, sampling=sampling, about=claim(accountant="rdp"))
+    assert found == pytest.approx(OPACUS_EPSILON[sampling, multiplier, times], rel=1e-4)
+
+
+def test_opacus_itself_agrees_where_it_is_installed():
+    analysis = pytest.importorskip("opacus.accountants.analysis.rdp", exc_type=ImportError)
+    found = analysis.compute_rdp(q=0.02, noise_multiplier=0.9, steps=1, orders=list(OPACUS_ORDERS))
+    assert renyi(0.9, 0.02, OPACUS_ORDERS)[[1, 3, 4]] == pytest.approx(found[[1, 3, 4]], rel=1e-6)
+
+
+# Rényi divergences and discrete noise.
+
+
+def discrete(deviation, mean=0, reach=60):
+    """The logarithms of the masses of a discrete Gaussian on −reach..reach."""
+    loose = -((np.arange(-reach, reach + 1) - mean) ** 2) / (2 * deviation**2)
+    return loose - logsumexp(loose)
+
+
+def mixed_with(sampling, base, shifted):
+    return np.logaddexp(math.log1p(-sampling) + base, math.log(sampling) + shifted) if sampling < 1 else shifted
+
+
+def divergence(p, q, order):
+    """D of that order of two distributions whose logarithms are given."""
+    return logsumexp(order * p + (1 - order) * q) / (order - 1)
+
+
+@pytest.mark.parametrize(("deviation", "shift"), [(0.6, 1), (1.3, 2), (4.0, 3)])
+@pytest.mark.parametrize("sampling", [0.05, 0.5])
+def test_sampled_discrete_noise_is_as_good_as_continuous_at_whole_orders(deviation, shift, sampling):
+    base = discrete(deviation)
+    mixed = mixed_with(sampling, base, discrete(deviation, shift))
+    orders = (2.0, 3.0, 5.0, 8.0)
+    found = [divergence(mixed, base, order) for order in orders]
+    assert found == pytest.approx(renyi(deviation / shift, sampling, orders), rel=1e-9)
+    assert all(divergence(base, mixed, order) <= more * (1 + 1e-9) for order, more in zip(orders, found, strict=True))
+
+
+def test_at_other_orders_coarse_discrete_noise_can_be_worse_than_continuous():
+    """Why sampled discrete charges use whole orders only."""
+    base = discrete(0.5)
+    found = divergence(mixed_with(0.001, base, discrete(0.5, 1)), base, 1.1)
+    x = np.linspace(-40, 40, 400_001)
+    like = stats.norm.logpdf(x, 0, 0.5)
+    mixed = mixed_with(0.001, like, stats.norm.logpdf(x, 1, 0.5))
+    continuous = divergence(mixed + math.log(x[1] - x[0]) / 1.1, like, 1.1)  # the width of a cell once in the integral
+    assert found / continuous == pytest.approx(1.032, abs=2e-3)
+
+
+@pytest.mark.parametrize("order", [1.5, 2.5, 3.7, 12.0])
+def test_unsampled_discrete_noise_is_as_good_at_every_order(order):
+    """Canonne, Kamath, Steinke 2020, Thm 4: exactly at whole orders, better between them."""
+    found = divergence(discrete(0.5, 1), discrete(0.5), order)
+    assert found <= renyi(0.5, 1.0, (order,))[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sampling", [0.1, 1.0])
+def test_slack_covers_that_a_sum_of_discrete_gaussians_is_not_one(sampling):
+    one, far = discrete(0.5, reach=40), 25
+    base = np.array(
+        [
+            logsumexp(one[max(0, at) : 81 + min(0, at)] + one[::-1][max(0, -at) : 81 + min(0, -at)])
+            for at in range(-far, far + 1)
+        ]
+    )
+    like = discrete(0.5 * math.sqrt(2), reach=far)
+    slack = np.abs(base - like).max()
+    mixed = mixed_with(sampling, base[1:], base[:-1])
+    for order in (2, 3, 5):
+        bound = renyi(0.5 * math.sqrt(2), sampling, (float(order),))[0] + (2 * order - 1) / (order - 1) * slack
+        assert divergence(mixed, base[1:], order) <= bound
+    assert 1e-4 < slack < 0.3
+
+
+def test_discrete_charges_are_accounted_by_rdp_and_say_so():
+    charge = Charge(multiplier=4.0, sampling=0.1, discrete=True)
+    assert epsilon_of({charge: 50}, claim()) == epsilon_of({charge: 50}, claim(accountant="rdp"))
+    assert claim().for_charges({charge: 50}).text.endswith("(RDP)")
+    assert claim().for_charges([Charge(multiplier=1.0)]).text.endswith("(PLD)")
+    assert epsilon_of({replace(charge, slack=1e-3): 50}, claim()) > epsilon_of({charge: 50}, claim())
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "sampling", "times"), [(1.0, 1.0, 1), (20.0, 1.0, 200), (0.8, 0.01, 300), (4.0, 0.1, 200)]
+)
+def test_rdp_is_never_below_pld(multiplier, sampling, times):
+    tight = spent(multiplier, times, sampling=sampling)
+    assert tight <= spent(multiplier, times, sampling=sampling, about=claim(accountant="rdp")) <= 1.4 * tight
+
+
+@given(st.floats(1e-6, 5e-3), st.floats(1e-9, 1e-2))
+def test_the_conversion_from_renyi_divergences_is_above_the_truth(pull, delta):
+    orders = ALL_ORDERS
+    found = renyi_epsilons(np.asarray(orders)[None] * pull / 2, orders, delta)[0]
+    assert found >= gaussian_epsilon(1 / math.sqrt(pull), delta)
+
+
+# Many units.
+
+
+def test_the_worst_unit_counts():
+    charges = [Charge(multiplier=2.0, sampling=0.1), Charge(multiplier=3.0)]
+    counts = np.array([[5, 0], [0, 3], [4, 1], [4, 0], [0, 0]])
+    each = [epsilon_of(dict(zip(charges, row, strict=True)), claim()) for row in counts.tolist()]
+    assert worst_epsilon(charges, counts, claim()) == max(each)
+
+
+def test_many_different_units_are_bounded_in_time_and_not_below_the_truth():
+    charges = [Charge(multiplier=2.0 + index / 100, sampling=0.05) for index in range(6)]
+    counts = np.random.default_rng(1).integers(0, 5, (1_000, 6))
+    start = perf_counter()
+    found = worst_epsilon(charges, counts, claim())
+    assert perf_counter() - start < 20
+    some = [epsilon_of(dict(zip(charges, row, strict=True)), claim()) for row in counts[:5].tolist()]
+    assert max(some) <= found <= 1.5 * epsilon_of({charges[0]: int(counts.sum(axis=1).max())}, claim())
+
+
+def test_a_call_each_round_is_fast():
+    spent(0.78, 1, sampling=0.01)
+    start = perf_counter()
+    for times in range(100, 110):
+        spent(0.78, times, sampling=0.01)
+    assert perf_counter() - start < 2.5  # 0.03 s a call on one core
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(0.6, 5), st.floats(0.01, 0.9), st.integers(1, 300), st.floats(1.01, 1.5))
+def test_more_is_never_cheaper(multiplier, sampling, times, factor):
+    here = spent(multiplier, times, sampling=sampling)
+    assert spent(multiplier, times + 1, sampling=sampling) >= here
+    assert spent(multiplier * factor, times, sampling=sampling) <= here * (1 + 3e-4)
+    assert spent(multiplier, times, sampling=min(1.0, sampling * factor)) >= here * (1 - 3e-4)
+
+
+# Calibration.
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.05, 20), st.integers(1, 2_000), st.floats(1e-9, 1e-3), st.sampled_from(["add-remove", "replace-one"]))
+def test_calibrated_noise_keeps_epsilon_and_is_the_least(epsilon, times, delta, adjacency):
+    about = claim(delta, adjacency)
+    found = calibrated(about, epsilon, lambda z: {Charge(multiplier=z): times})
+    assert spent(found, times, about=about) <= epsilon
+    assert spent(found / 1.0002, times, about=about) > epsilon
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sampling", "times", "discrete"), [(3, 0.01, 300, False), (1, 0.1, 200, False), (8, 0.1, 30, True)]
+)
+def test_calibration_with_sampling_is_as_tight_and_fast(epsilon, sampling, times, discrete):
+    start = perf_counter()
+    found = calibrated(claim(), epsilon, lambda z: {Charge(multiplier=z, sampling=sampling, discrete=discrete): times})
+    assert perf_counter() - start < 10
+    assert spent(found, times, sampling=sampling, discrete=discrete) <= epsilon
+    assert spent(found / 1.001, times, sampling=sampling, discrete=discrete) > epsilon
+
+
+def test_an_epsilon_that_everything_keeps_takes_the_least_noise():
+    assert spent(calibrated(claim(0.5), 1e5, lambda z: {Charge(multiplier=z): 1}), about=claim(0.5)) <= 1e5
+
+
+def test_slack_that_leaves_no_room_is_said():
+    with pytest.raises(InputError, match=r"no noise keeps epsilon 1 at δ = 1e-05.*less slack"):
+        calibrated(claim(), 1, lambda z: {Charge(multiplier=z, discrete=True, slack=1.0): 10})
+
+
+# Claims and bad input.
+
+
+def test_a_claim_says_what_its_epsilon_is_about():
+    about = Claim(unit="client", adjacency="zero-out", observer="server", delta=1e-5)
+    assert about.text == "at δ = 1e-05, client level, zero-out, against the server (PLD)"
+    assert replace(about, observer="public").text.endswith("against the public (PLD)")
+    assert "INSECURE" in replace(about, insecure=True).text
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: claim(0.0), "delta must be above 0 and below 1, got 0.0"),
+        (lambda: claim(1.0), "delta must be above 0 and below 1, got 1.0"),
+        (lambda: claim(math.nan), "delta must be"),
+        (lambda: Charge(multiplier=0.0), "multiplier must be a positive number, got 0.0: without noise there is no ε"),
+        (lambda: Charge(multiplier=math.inf), "multiplier must be"),
+        (lambda: Charge(multiplier=1.0, sampling=0.0), "sampling must be above 0 and at most 1, got 0.0"),
+        (lambda: Charge(multiplier=1.0, sampling=1.5), "sampling must be"),
+        (lambda: Charge(multiplier=1.0, steps=0), "steps must be at least 1"),
+        (lambda: Charge(multiplier=1.0, discrete=True, slack=-1.0), "slack must be 0 or a positive"),
+        (lambda: Charge(multiplier=1.0, slack=1.0), "slack 1 is about discrete noise"),
+        (lambda: calibrated(claim(), 0, lambda z: {Charge(multiplier=z): 1}), "epsilon must be a positive number, got 0"),
+        (lambda: calibrated(claim(), math.inf, lambda z: {Charge(multiplier=z): 1}), "epsilon must be"),
+        (lambda: check_delta(1e-2, 1000), "delta 0.01 is not between 0 and 1/1,000 = 0.001.*such as 1e-4"),
+        (lambda: check_delta(1e-3, 1000), "publishing one of 1,000 units"),
+        (lambda: check_delta(1e-3, 0), "units must be at least 1"),
+        (lambda: spent(1.0, sampling=0.1, about=claim(1e-12)), "delta 1e-12 is below 1e-10.*accountant rdp"),
+        (lambda: spent(1.0, -1), "cannot be made -1 times"),
+        (
+            lambda: spent(1.0, sampling=0.1, about=claim(adjacency="replace-one", accountant="rdp")),
+            "replace-one with sampling 0.1 has no known bound",
+        ),
+    ],
+)
+def test_wrong_input_is_refused(make, why):
+    with pytest.raises(InputError, match=why):
+        make()
+
+
+def test_unknown_names_are_refused_with_the_known_ones():
+    with pytest.raises(UnknownNameError, match=r"no adjacency named 'add_remove'. Did you mean 'add-remove'"):
+        claim(adjacency="add_remove")
+
+
+def test_a_delta_below_one_in_all_units_is_accepted():
+    check_delta(9e-4, 1000)
+
+
+def test_the_accountant_is_imported_only_when_it_is_needed():
+    import subprocess
+
+    code = "import sys, sketchfed.privacy.accounting, sketchfed.privacy.ledger; print('dp_accounting' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,151 @@
+"""Runs with a privacy budget: the ledger on the disk, resuming, stopping in time, and what is said of ε."""
+
+import json
+import logging
+
+import pytest
+import tiny
+
+import sketchfed
+from sketchfed.errors import InputError, StorageError
+from sketchfed.privacy.ledger import PrivacyLedger
+from sketchfed.runs.folder import PRIVACY
+from sketchfed.runs.loop import prepare, reopen
+from sketchfed.config import load_config
+
+CLIENT = {"epsilon": 5.0, "delta": 0.01, "clip": 1.0}
+EXAMPLE = {"unit": "example", "epsilon": 5.0, "delta": 0.001, "observer": "public"}
+
+
+def tables(*, rounds=4, privacy=CLIENT, algorithm=None, **others):
+    made = tiny.tables("fedavg", rounds=rounds, checkpoint_seconds=0, workers=1)
+    if privacy.get("unit") == "example":
+        made["algorithm"] = made["algorithm"] | {"local_steps": 1}
+    made["algorithm"] = made["algorithm"] | (algorithm or {})
+    return made | {"privacy": privacy} | others
+
+
+class Interrupted(Exception):
+    """What ends a run in a test."""
+
+
+def interrupt_after(rounds):
+    def on_round(line):
+        if line["round"] == rounds:
+            raise Interrupted
+
+    return on_round
+
+
+@pytest.mark.parametrize("privacy", [CLIENT, EXAMPLE], ids=["client", "example"])
+def test_epsilon_grows_to_the_budget_and_not_beyond(privacy):
+    run = sketchfed.run(tables(privacy=privacy))
+    spent = [line["epsilon"] for line in run.metrics]
+    assert len(spent) == 4
+    assert spent == sorted(spent)
+    assert 4.9 < spent[-1] <= 5.0
+
+
+def test_a_run_with_given_noise_says_what_it_spent():
+    run = sketchfed.run(tables(privacy={"noise_multiplier": 2.0, "delta": 0.01}))
+    assert run.metrics[-1]["epsilon"] > 0
+
+
+def test_a_run_without_noise_never_says_epsilon():
+    run = sketchfed.run(tiny.tables("fedavg", rounds=2) | {"secure": {"clip": 10.0}})
+    assert [line["epsilon"] for line in run.metrics] == [None, None]
+
+
+def test_the_ledger_is_kept_beside_the_run(tmp_path):
+    run = sketchfed.run(tables(), folder=tmp_path / "run")
+    ledger = PrivacyLedger.load(tmp_path / "run" / PRIVACY)
+    assert ledger.epsilon() == run.metrics[-1]["epsilon"]
+    assert [entry.round for entry in ledger.entries] == [0, 1, 2, 3]
+    assert "client level, zero-out, against the server" in json.loads((tmp_path / "run/summary.json").read_text())["privacy"]
+
+
+def test_a_round_that_is_run_again_with_new_noise_is_charged_again(tmp_path):
+    """The second round was not saved when the run died, but what it sent was seen: so four rounds cost five."""
+    config = load_config(tables(privacy={"noise_multiplier": 2.0, "delta": 0.01}, engine={"checkpoint_seconds": 3600.0}))
+    with pytest.raises(Interrupted):
+        prepare(config, folder=tmp_path / "run").finish(interrupt_after(2))
+    resumed = reopen(tmp_path / "run").finish()
+    whole = sketchfed.run(config)
+    ledger = PrivacyLedger.load(tmp_path / "run" / PRIVACY)
+    assert [entry.round for entry in ledger.entries] == [0, 1, 0, 1, 2, 3]
+    assert resumed.metrics[-1]["epsilon"] > whole.metrics[-1]["epsilon"]
+
+
+def test_a_round_of_which_nobody_knows_the_end_is_charged_at_its_worst(tmp_path, monkeypatch):
+    config = load_config(tables(privacy={"noise_multiplier": 2.0, "delta": 0.01}))
+    loop = prepare(config, folder=tmp_path / "run")
+
+    def die(*_):
+        raise Interrupted
+
+    monkeypatch.setattr(loop._engine, "ask", die)
+    with pytest.raises(Interrupted):
+        loop.finish()
+    ledger = PrivacyLedger.load(tmp_path / "run" / PRIVACY)
+    assert [entry.settled for entry in ledger.entries] == [False]
+    assert ledger.epsilon() > 0
+
+
+def test_a_budget_that_redrawn_noise_used_up_ends_the_run_early(tmp_path, caplog):
+    config = load_config(tables(engine={"checkpoint_seconds": 3600.0, "evaluate_every": 3}))
+    with pytest.raises(Interrupted):
+        prepare(config, folder=tmp_path / "run").finish(interrupt_after(2))
+    with caplog.at_level(logging.WARNING, "sketchfed"):
+        resumed = reopen(tmp_path / "run").finish()
+    assert len(resumed.metrics) == 2
+    assert resumed.metrics[-1]["epsilon"] <= 5.0
+    assert resumed.metrics[-1]["accuracy"] is not None  # the last model is scored, whenever that is
+    assert "another would exceed privacy.epsilon = 5" in caplog.text
+
+
+def test_fixed_noise_resumes_bit_for_bit_and_is_charged_once(tmp_path):
+    privacy = CLIENT | {"insecure_noise_seed": 7}
+    config = load_config(tables(privacy=privacy, engine={"checkpoint_seconds": 3600.0, "workers": 1}))
+    with pytest.raises(Interrupted):
+        prepare(config, folder=tmp_path / "run").finish(interrupt_after(2))
+    resumed, whole = reopen(tmp_path / "run").finish(), sketchfed.run(config)
+    assert resumed.weights.equal(whole.weights)
+    assert resumed.metrics[-1]["epsilon"] == whole.metrics[-1]["epsilon"]
+    assert "INSECURE" in json.loads((tmp_path / "run/summary.json").read_text())["privacy"]
+
+
+def test_secure_sums_with_fixed_noise_resume_bit_for_bit(tmp_path):
+    privacy = {"name": "discrete_gaussian", "epsilon": 5.0, "delta": 0.01, "insecure_noise_seed": 7}
+    config = load_config(tables(privacy=privacy, secure={}, engine={"checkpoint_seconds": 3600.0}))
+    with pytest.raises(Interrupted):
+        prepare(config, folder=tmp_path / "run").finish(interrupt_after(2))
+    resumed, whole = reopen(tmp_path / "run").finish(), sketchfed.run(config)
+    assert resumed.weights.equal(whole.weights)
+    assert resumed.metrics[-1]["uplink_bytes"] == whole.metrics[-1]["uplink_bytes"]
+
+
+def test_a_run_whose_ledger_is_gone_does_not_go_on(tmp_path):
+    config = load_config(tables())
+    with pytest.raises(Interrupted):
+        prepare(config, folder=tmp_path / "run").finish(interrupt_after(2))
+    (tmp_path / "run" / PRIVACY).unlink()
+    with pytest.raises(StorageError, match="privacy ledger"):
+        reopen(tmp_path / "run")
+
+
+def test_a_clip_norm_that_nothing_reaches_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, "sketchfed"):
+        sketchfed.run(tables(privacy=CLIENT | {"clip": 1e6}, rounds=1))
+    assert "never reached (quantile 1)" in caplog.text
+
+
+@pytest.mark.parametrize("privacy", [CLIENT, EXAMPLE], ids=["client", "example"])
+def test_a_clip_norm_that_everything_exceeds_is_warned_of(caplog, privacy):
+    with caplog.at_level(logging.WARNING, "sketchfed"):
+        sketchfed.run(tables(privacy=privacy | {"clip": 1e-6}, rounds=1))
+    assert "shortens everything (quantile 0)" in caplog.text
+
+
+def test_bad_budgets_are_refused_before_round_one():
+    with pytest.raises(InputError, match="1/4 = 0.25"):
+        sketchfed.run(tables(privacy=CLIENT | {"delta": 0.25}))

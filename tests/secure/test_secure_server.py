@@ -1,0 +1,256 @@
+"""What the server makes of replies that nobody vouches for: a client is dropped with a reason, the sum goes on."""
+
+import pytest
+import torch
+from cohorts import Cohort, small_terms
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sketchfed.errors import SecureSumError
+from sketchfed.secure import STAGES, Terms, run_stages
+from sketchfed.secure import client as stages
+from sketchfed.secure.keys import Advertised
+from sketchfed.secure.messages import laid_out, message, taken_apart
+from sketchfed.secure.shamir import PRIME
+from sketchfed.wire import Bits, Packet, pack, split, unpack
+
+LIAR = 3
+
+
+def lenient_terms(**changes) -> Terms:
+    return small_terms(8, **{"neighbours": 7, "threshold": 5, "least": 5, **changes})
+
+
+def run_with(cohort, spoil, *, gone=lambda stage, client: False):
+    """A run in which `spoil(stage, reply)` replaces what the liar replies; it may be asked again as long as it stays."""
+    server = cohort.server()
+    while server.stage is not None:
+        stage = server.stage
+        replies = cohort.ask(stage, server.requests, gone=gone)
+        if LIAR in replies:
+            replies[LIAR] = spoil(stage, replies[LIAR])
+        server.receive(replies)
+    return server
+
+
+def body(reply: bytes) -> bytes:
+    return unpack(reply).arrays["body"].numpy().tobytes()
+
+
+BROKEN = {
+    "empty": lambda reply, terms: b"",
+    "truncated": lambda reply, terms: reply[:-1],
+    "damaged": lambda reply, terms: reply[:-1] + bytes([reply[-1] ^ 1]),
+    "doubled": lambda reply, terms: reply + reply,
+    "noise": lambda reply, terms: b"SKFD" + bytes(range(200)),
+    "not bytes": lambda reply, terms: 17,
+    "another kind": lambda reply, terms: pack(Packet(kind="dense", arrays={"values": torch.zeros(3)})),
+    "no arrays": lambda reply, terms: pack(Packet(kind=unpack(reply).kind, arrays={})),
+    "another round": lambda reply, terms: pack(message(unpack(reply).kind, lenient_terms(round=9), body(reply))),
+    "too short a body": lambda reply, terms: pack(message(unpack(reply).kind, terms, body(reply)[:-1])),
+    "too long a body": lambda reply, terms: pack(message(unpack(reply).kind, terms, body(reply) + b"\0")),
+    "no body": lambda reply, terms: pack(message(unpack(reply).kind, terms, b"")),
+    "random body": lambda reply, terms: pack(message(unpack(reply).kind, terms, bytes(255 - b for b in body(reply)))),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("at", STAGES)
+def test_a_broken_reply_drops_its_client_and_nobody_else(at, how):
+    cohort = Cohort(lenient_terms())
+    server = run_with(cohort, lambda stage, reply: BROKEN[how](reply, cohort.terms) if stage == at else reply)
+    total, survivors = server.result
+    assert server.reasons.keys() == {LIAR}
+    assert server.reasons[LIAR].startswith(f"{at}: ")
+    assert (LIAR in survivors) == (at in ("consent", "unmask"))
+    assert torch.equal(total, cohort.expected(survivors))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        Bits(torch.zeros(5, dtype=torch.int64), bits=16),
+        Bits(torch.zeros(4, dtype=torch.int64), bits=17),
+        Bits(torch.zeros(4, dtype=torch.int64), bits=16, signed=True),
+        Bits(torch.zeros((2, 2), dtype=torch.int64), bits=16),
+    ],
+)
+def test_masked_values_of_another_shape_or_width_drop_their_client(values):
+    cohort = Cohort(lenient_terms())
+    spoiled = pack(message("secure.masked.reply", cohort.terms, b"", values=values))
+    server = run_with(cohort, lambda stage, reply: spoiled if stage == "masked" else reply)
+    assert "of 16-bit[4]" in server.reasons[LIAR]
+    assert torch.equal(server.result.total, cohort.expected(server.result.survivors))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(stage=st.sampled_from(STAGES), data=st.data())
+def test_no_mutation_of_a_reply_spoils_the_sum(stage, data):
+    """Any byte of the liar's body may change. The sum is right without it, or, once its values are in, with them.
+
+    Only by dealing its own secrets wrongly can a client end the sum, and then it is named.
+    """
+    cohort = Cohort(lenient_terms(size=2))
+
+    def spoil(at, reply):
+        if at != stage or not body(reply):
+            return reply
+        raw = bytearray(body(reply))
+        for place in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=3, unique=True)):
+            raw[place] ^= data.draw(st.integers(1, 255))
+        return pack(message(unpack(reply).kind, cohort.terms, bytes(raw)))
+
+    try:
+        server = run_with(cohort, spoil)
+    except SecureSumError as error:
+        if stage != "shares" or f"ask again without client {LIAR}" not in str(error):
+            raise
+    else:
+        assert torch.equal(server.result.total, cohort.expected(server.result.survivors))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_dropped_with_a_reason(reply):
+    server = Cohort(lenient_terms()).server()
+    with pytest.raises(SecureSumError, match=r"0 of 8 clients sent usable keys"):
+        server.receive(dict.fromkeys(range(8), reply))
+    assert len(server.reasons) == 8
+
+
+def test_replies_of_clients_that_were_not_asked_are_ignored():
+    cohort = Cohort(lenient_terms())
+    server = cohort.server()
+    replies = cohort.ask("keys", server.requests, gone=lambda *_: False)
+    server.receive(replies | {99: replies[0]})
+    assert 99 not in server.requests
+    assert not server.reasons
+
+
+def test_keys_that_another_client_signed_are_dropped():
+    cohort = Cohort(lenient_terms())
+    server = run_with(cohort, lambda stage, reply: cohort.replied["keys"][2] if stage == "keys" else reply)
+    assert "not signed by it" in server.reasons[LIAR]
+
+
+def test_keys_of_small_order_are_dropped_before_anybody_sees_them():
+    cohort = Cohort(lenient_terms())
+    weak = Advertised.by(cohort.identities[LIAR], cohort.terms, LIAR, bytes(32), bytes(32)).to_bytes()
+    spoiled = pack(message("secure.keys.reply", cohort.terms, weak))
+    server = run_with(cohort, lambda stage, reply: spoiled if stage == "keys" else reply)
+    assert "small order" in server.reasons[LIAR]
+
+
+def test_shares_dealt_to_fewer_than_asked_drop_their_dealer():
+    cohort = Cohort(lenient_terms())
+
+    def spoil(stage, reply):
+        if stage != "shares":
+            return reply
+        neighbours, raw = cohort.terms.neighbours_of(LIAR), body(reply)
+        parts = taken_apart(raw[32:], neighbours, 112)
+        parts.pop(neighbours[0])
+        return pack(message("secure.shares.reply", cohort.terms, raw[:32] + laid_out(neighbours, parts)))
+
+    assert "dealt shares to 6 neighbours" in run_with(cohort, spoil).reasons[LIAR]
+
+
+# Corrupt shares ---------------------------------------------------------------------------------------------------------
+
+
+def spoiled_share(cohort, of, wrong):
+    """The liar tells a wrong share of one client's secret."""
+
+    def spoil(stage, reply):
+        if stage != "unmask":
+            return reply
+        neighbours, raw = cohort.terms.neighbours_of(LIAR), body(reply)
+        shares = taken_apart(raw[32:], neighbours, 32)
+        shares[of] = wrong(shares[of])
+        return pack(message("secure.unmask.reply", cohort.terms, raw[:32] + laid_out(neighbours, shares)))
+
+    return spoil
+
+
+@pytest.mark.parametrize("leaves_at", ["masked", "consent", "unmask"])
+@pytest.mark.parametrize(
+    "wrong", [lambda share: bytes(32), lambda share: share[::-1], lambda share: PRIME.to_bytes(32, "little")]
+)
+def test_a_corrupt_share_is_found_its_sender_named_and_the_sum_opened_by_the_others(leaves_at, wrong):
+    """Of a mask key if client 0 left before sending values, of its seed if it left afterwards."""
+    cohort = Cohort(lenient_terms())
+
+    def gone(stage, client):
+        return client == 0 and STAGES.index(stage) >= STAGES.index(leaves_at)
+
+    server = run_with(cohort, spoiled_share(cohort, 0, wrong), gone=gone)
+    assert "share of a secret of client 0 is not the one that client 0 committed to" in server.reasons[LIAR]
+    assert torch.equal(server.result.total, cohort.expected(server.result.survivors))
+
+
+def test_with_a_corrupt_share_and_no_other_to_spare_the_sum_is_abandoned():
+    cohort = Cohort(small_terms(6, neighbours=5, threshold=5, least=5))
+    with pytest.raises(SecureSumError, match="4 neighbours of it sent a valid share"):
+        run_with(cohort, spoiled_share(cohort, 0, lambda share: bytes(32)), gone=lambda s, c: c == 0 and s == "unmask")
+
+
+def test_a_share_that_no_longer_opens_is_not_told_and_others_suffice():
+    """A sealed box is damaged on its way to one holder: it tells no share of that client, and nothing else changes."""
+    cohort = Cohort(lenient_terms())
+    server = cohort.server()
+    while server.stage is not None:
+        if server.stage == "masked":
+            packet = unpack(server.requests[LIAR])
+            raw = bytearray(packet.arrays["body"].numpy().tobytes())
+            raw[5] ^= 1  # the first box, client 0's
+            server.requests[LIAR] = pack(message(packet.kind, cohort.terms, bytes(raw)))
+        replies = cohort.ask(server.stage, server.requests, gone=lambda stage, client: client == 0 and stage == "unmask")
+        server.receive(replies)
+    assert cohort.clients[LIAR].state.client == LIAR
+    assert torch.equal(server.result.total, cohort.expected(server.result.survivors))
+
+
+def test_a_dealer_that_commits_to_shares_of_nothing_is_named():
+    """It deals another cohort's shares, which open and fit their commitments but not its public key, and leaves."""
+    terms = lenient_terms()
+    cohort = Cohort(terms)
+    server = cohort.server()
+    server.receive(cohort.ask("keys", server.requests, gone=lambda *_: False))
+    joined = cohort.clients[LIAR].state
+    lying = stages.Joined(**{**vars(joined), "mask_key": bytes([7] * 31 + [0])})
+    replies = cohort.ask("shares", server.requests, gone=lambda _, client: client == LIAR)
+    _, reply = stages.share(lying, unpack(server.requests[LIAR]), cohort.directory)
+    server.receive(replies | {LIAR: pack(reply)})
+    with pytest.raises(SecureSumError, match="ask again without client 3"):
+        run_stages(server, lambda stage, requests: cohort.ask(stage, requests, gone=lambda _, client: client == LIAR))
+    assert server.reasons[LIAR].startswith("masked: ")  # it had left before it was found out
+
+
+# The driver -------------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_follow_the_requests_of_stage_masked_and_can_be_taken_apart():
+    cohort, tasks = Cohort(lenient_terms()), {}
+    for client in cohort.terms.clients:
+        tasks[client] = pack(Packet(kind="begin", arrays={}, scalars={"client": client}))
+    seen = {}
+
+    def ask(stage, requests):
+        own = {}
+        for client, request in requests.items():
+            first, *rest = split(request, most=2)
+            seen.setdefault(stage, {})[client] = [unpack(part).scalars["client"] for part in rest]
+            own[client] = cohort.answer(client, bytes(first))
+        return own
+
+    total, survivors = run_stages(cohort.server(), ask, tasks=tasks)
+    assert seen.pop("masked") == {client: [client] for client in cohort.terms.clients}
+    assert all(rest == [] for stage in seen.values() for rest in stage.values())
+    assert torch.equal(total, cohort.expected(survivors))
+
+
+def test_clients_with_gaps_between_their_numbers_are_summed():
+    cohort = Cohort(small_terms(clients=(3, 4, 1_000, 70_000, 2**40), threshold=3, neighbours=4, least=3))
+    total, survivors = cohort.run(lambda stage, client: client == 1_000 and stage != "keys")
+    assert survivors == (3, 4, 70_000, 2**40)
+    assert torch.equal(total, cohort.expected(survivors))

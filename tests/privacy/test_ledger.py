@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -177,6 +178,13 @@ def test_a_crash_at_any_byte_keeps_all_that_was_acknowledged(tmp_path, entries, 
     assert loaded.entries == [kept for size, kept in acknowledged if size <= cut][-1]
     loaded.intend(round=99, draw="after", clients=None, charge=ONE)
     assert PrivacyLedger.load(path).entries == loaded.entries
+
+
+def test_numbers_of_numpy_are_kept_as_plain_ones(tmp_path):
+    ledger = PrivacyLedger(CLAIM, tmp_path / "ledger.jsonl")
+    charge = Charge(multiplier=np.float64(3.3), steps=np.int64(2), discrete=True, slack=np.float32(1e-3))
+    ledger.intend(round=np.int64(3), draw="a", clients=np.arange(3), charge=charge)
+    assert PrivacyLedger.load(tmp_path / "ledger.jsonl").entries == ledger.entries
 
 
 def test_an_entry_is_on_the_disk_before_intend_returns(tmp_path, monkeypatch):

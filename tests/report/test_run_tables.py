@@ -178,3 +178,18 @@ def test_html_is_escaped_and_has_row_and_column_headings(run):
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; [bold]" in table
     assert table.count('scope="col"') == 9
     assert table.count('scope="row"') == 1
+
+
+def test_every_epsilon_comes_with_what_it_is_about(run):
+    claim = "at δ = 1e-05, client level, zero-out, against the server (PLD)"
+    other = "at δ = 1e-05, example level, add-remove, against the public (PLD)"
+    made = [
+        run("plain"),
+        run("b", config="x = 1", epsilon=lambda n: n / 10, summary={"privacy": claim}),
+        run("c", config="x = 2", epsilon=lambda n: n / 10, summary={"privacy": other}),
+    ]
+    assert compare(records(*made[:2])).claims == [f"ε {claim}."]
+    assert compare(records(*made)).claims == [f"b: ε {claim}.", f"c: ε {other}."]
+    assert compare(records(made[0])).claims == []
+    assert "client level, zero-out" in latex_table(records(*made))
+    assert terminal_table(records(*made)).caption is not None

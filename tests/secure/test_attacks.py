@@ -315,6 +315,17 @@ def test_a_client_that_is_not_invited_does_not_answer():
         advertise(small_terms(5), 9, Identity.of(SECRET), SECRET)
 
 
+def test_a_sum_that_was_joined_already_is_refused():
+    """Whoever could repeat a sum would get one kind of share the first time and the other kind the second."""
+    terms, identity = small_terms(5), Identity.of(SECRET)
+    joined = {terms.digest}
+    with pytest.raises(SecureSumError, match="only once"):
+        advertise(terms, 1, identity, SECRET, joined=joined)
+    with pytest.raises(SecureSumError, match="only once"):
+        SecureClient.join(terms, 1, identity, {}, SECRET, joined=joined)
+    assert advertise(small_terms(5, round=4), 1, identity, SECRET, joined=joined)
+
+
 def test_an_unreadable_request_changes_nothing():
     cohort, request = stopped_before("unmask")
     client = cohort.clients[VICTIM]

@@ -21,6 +21,7 @@ class _Group:
     """One assumption about what the observer sees, and what follows."""
 
     title: str
+    mean: str
     claim: "Claim"
     releases: int
     sampling: float
@@ -54,7 +55,7 @@ def privacy(
 ) -> None:
     """The noise that an ε takes: by the papers' own formulas, by zCDP, RDP and PLD, and what each of them is really worth.
 
-    Noise is given as a multiplier of the clip norm, on the *sum* of a round; on the mean it is that over the number of units.
+    Noise is in multiples of the clip norm, on the *sum* of a round; on the mean it is that times clip over the number of units.
     `true ε` is what PLD says of each, and `× PLD` how many times the noise that is needed. Run on PLD or RDP: a formula
     that asks for more wastes accuracy, and one marked **not kept** promises what it does not hold.
 
@@ -85,7 +86,10 @@ def privacy(
     for number, group in enumerate(groups):
         if number:
             console.print()
-        console.print(_table(group, epsilon, rounds * local_steps, clip, summed, dim))
+        table, caption = _table(group, epsilon, rounds * local_steps, clip, summed, dim)
+        console.print(group.title, highlight=False)
+        console.print(table)
+        console.print(caption, highlight=False)
 
 
 def _checked(
@@ -174,6 +178,10 @@ def _client_groups(
 ) -> list[_Group]:
     seen = _Group(  # nobody is there or not without being seen, so add-remove is zero-out here
         title=f"Cohorts that everybody sees: {how}",
+        mean=(
+            f"On the mean of {cohort:,} clients whose shares of the noise secure sums add up; it is √{cohort:,} times that "
+            "where each client adds all of it."
+        ),
         claim=_claim("client", None if adjacency == "add-remove" else adjacency, "zero-out", "server", delta),
         releases=most,
         sampling=1.0,
@@ -182,6 +190,7 @@ def _client_groups(
         return [seen]
     hidden = _Group(
         title=f"Cohorts that the server hides: a client is in each of {rounds:,} rounds with chance {cohort / clients:.4g}",
+        mean=f"On the mean of the {cohort:,} clients that are expected, to which the server adds it.",
         claim=_claim("client", adjacency, "add-remove", "public", delta),
         releases=rounds,
         sampling=cohort / clients,
@@ -194,8 +203,10 @@ def _example_groups(
 ) -> list[_Group]:
     steps = f"{how}, {local_steps:,} step{'s' if local_steps > 1 else ''} each"
     claim = _claim("example", adjacency, "add-remove", "server", delta)
+    mean = f"On the mean of the {batch:,} examples that a client's batch has, or is expected to have."
     seen = _Group(
         title=f"All examples in every step, or batches that the observer can follow: {steps}",
+        mean=mean,
         claim=claim,
         releases=most * local_steps,
         sampling=1.0,
@@ -204,6 +215,7 @@ def _example_groups(
         return [seen]
     hidden = _Group(
         title=f"Batches that clients draw in secret, each example with probability {batch / examples:.4g}: {steps}",
+        mean=mean,
         claim=claim,
         releases=most * local_steps,
         sampling=batch / examples,
@@ -211,7 +223,7 @@ def _example_groups(
     return [seen, hidden]
 
 
-def _table(group: _Group, epsilon: float, rounds: int, clip: float, summed: int, dim: int | None) -> "Table":
+def _table(group: _Group, epsilon: float, rounds: int, clip: float, summed: int, dim: int | None) -> "tuple[Table, str]":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -220,17 +232,17 @@ def _table(group: _Group, epsilon: float, rounds: int, clip: float, summed: int,
 
     rows = compared(group.claim, epsilon, rounds=rounds, releases=group.releases, sampling=group.sampling)
     tight = rows[-1].multiplier * clip / summed
-    caption = f"ε = {epsilon:g} {group.claim.text}. Discrete noise, for secure sums, is accounted by RDP."
+    caption = f"ε = {epsilon:g} {group.claim.text}. Discrete noise is accounted by RDP. {group.mean}"
     if group.releases > 1:
         caption += "\nLemma H.4 is about one round, and stands here as if it were about all."
     if dim is not None:
         caption += (
             f"\nAt {dim:,} parameters the noise by PLD has length {tight * dim**0.5:.3g} on a mean of length {clip:g} at most, "
-            "with an unbiased sketch as without."
+            "with an unbiased sketch as without one."
         )
-    table = Table(box=SIMPLE_HEAD, title=group.title, title_justify="left", caption=caption, caption_justify="left")
-    for heading in ("method", "multiplier", "on the mean", "true ε", "× PLD"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("method", "noise", "on the mean", "true ε", "× PLD"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for row in rows:
         truth = shown_epsilon(row.epsilon)
         table.add_row(
@@ -240,4 +252,4 @@ def _table(group: _Group, epsilon: float, rounds: int, clip: float, summed: int,
             truth if row.kept else f"[bold red]{truth} not kept",
             f"{row.against_tight:.2f}",
         )
-    return table
+    return table, caption

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from sketchfed.report.units import shown_accuracy, shown_bytes, shown_loss
+from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss
 
 if TYPE_CHECKING:
     from sketchfed.runs import Run
@@ -67,4 +67,5 @@ class Bars:
 
 def _state(line: dict[str, Any]) -> str:
     scored = f"loss {shown_loss(line['loss'])}" if line["accuracy"] is None else f"accuracy {shown_accuracy(line['accuracy'])}"
-    return f"{scored}  up {shown_bytes(line['uplink_bytes']):>7}  down {shown_bytes(line['downlink_bytes']):>7}"
+    spent = "" if line["epsilon"] is None else f"  ε {shown_epsilon(line['epsilon'])}"
+    return f"{scored}{spent}  up {shown_bytes(line['uplink_bytes']):>7}  down {shown_bytes(line['downlink_bytes']):>7}"

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -118,6 +117,8 @@ class Charge:
             raise InputError(f"slack must be 0 or a positive number, got {self.slack}.")
         if self.slack and not self.discrete:
             raise InputError(f"slack {self.slack:g} is about discrete noise. Set discrete=True, or leave it out.")
+        for name, plain in (("multiplier", float), ("sampling", float), ("steps", int), ("slack", float)):
+            object.__setattr__(self, name, plain(getattr(self, name)))  # numbers of numpy cannot be written to a ledger
 
     @property
     def event(self) -> Any:
@@ -167,17 +168,13 @@ def worst_epsilon(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim:
     plain = np.array([charge.sampling == 1 for charge in charges])
     pulls = np.array([charge.steps / charge.multiplier**2 if charge.sampling == 1 else 0.0 for charge in charges])
     if plain.all():
-        return _gaussian(float((counts @ pulls).max()), claim)
+        return _gaussian_epsilon(float((counts @ pulls).max()), claim.adjacency == "replace-one", claim.delta)
     return _worst_loss(charges, counts, plain, pulls, claim)
 
 
-def _gaussian(pull: float, claim: Claim) -> float:
-    """Gaussians compose to one Gaussian: 1/z² adds up. Replacing a unit moves the sum twice as far as leaving it out."""
-    return gaussian_epsilon(_merged(pull, claim), claim.delta)
-
-
-def _merged(pull: float, claim: Claim) -> float:
-    return (0.5 if claim.adjacency == "replace-one" else 1.0) / math.sqrt(pull)
+def _gaussian_epsilon(pull: float, replace_one: bool, delta: float) -> float:
+    """Gaussians compose to one: 1/z² adds up, to `pull`. Replacing a unit moves a sum twice as far as leaving it out."""
+    return gaussian_epsilon((0.5 if replace_one else 1.0) / math.sqrt(pull), delta)
 
 
 def _worst_renyi(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float:
@@ -256,8 +253,9 @@ def _undominated(counts: "NDArray[np.int64]") -> "NDArray[np.int64]":
 def _loss_epsilon(parts: frozenset[tuple[tuple[float, float], int]], pull: float, replace_one: bool, delta: float) -> float:
     """ε of sampled Gaussians, (multiplier, sampling) each so many times, and of unsampled ones whose 1/z² add up to `pull`."""
     if not parts:
-        return gaussian_epsilon((0.5 if replace_one else 1.0) / math.sqrt(pull), delta)
-    step = max(interval(*part) for part, _ in parts)
+        return _gaussian_epsilon(pull, replace_one, delta)
+    grids = [interval(multiplier, sampling) for (multiplier, sampling), _ in parts]
+    step = max(*grids, interval(1 / math.sqrt(pull), 1.0) if pull else 0.0)
     total: Any = None
     for (multiplier, sampling), times in sorted(parts):
         made = sampled_loss(multiplier, sampling, replace_one, step).self_compose(times)
@@ -293,15 +291,14 @@ def calibrated(claim: Claim, epsilon: float, charges: Callable[[float], Mapping[
             )
         at *= math.exp(max(-1.5, min(1.5, value + math.copysign(0.05, value))))  # ε falls about as 1/z
         at = min(max(at, _SMALLEST), _LARGEST)
-    for turn in count():
-        width = math.log(high[0] / low[0])
-        if width <= math.log(_FACTOR):
-            return high[0]
+    turn = 0
+    while (width := math.log(high[0] / low[0])) > math.log(_FACTOR):
+        turn += 1
         # Where ln ε meets its aim if it is a line in ln z, and a little on towards the farther end, so that both ends close in.
-        share = 0.5 if turn % 4 == 3 else low[1] / (low[1] - max(high[1], -1.5)) if low[1] < 1.5 else 0.5
+        share = 0.5 if turn % 4 == 0 else low[1] / (low[1] - max(high[1], -1.5)) if low[1] < 1.5 else 0.5
         nudge = min(0.45, math.log(_FACTOR) / (2.5 * width))
         share += nudge if share < 0.5 else -nudge
         at = low[0] * math.exp(width * share)
         value = overshoot(at)
         low, high = ((at, value), high) if value > 0 else (low, (at, value))
-    raise AssertionError
+    return high[0]

@@ -103,6 +103,7 @@ def renyi(multiplier: float, sampling: float, orders: tuple[float, ...]) -> "NDA
         share = at[~whole] - below
         ends = [np.array([moments[order] for order in orders]) for orders in (below.tolist(), (below + 1).tolist())]
         found[~whole] = np.minimum(broken.rdp, ((1 - share) * ends[0] + share * ends[1]) / (at[~whole] - 1))
+    found.flags.writeable = False  # it is kept for the next who asks
     return found
 
 

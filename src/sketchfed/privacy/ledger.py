@@ -109,13 +109,13 @@ class PrivacyLedger:
 
     def intend(self, *, round: int, draw: str, clients: Sequence[int] | None, charge: Charge) -> None:
         """Write down a release before its noise is drawn."""
-        self._add(LedgerEntry(round=round, draw=draw, clients=_sorted(clients), charge=charge, settled=False))
+        self._add(LedgerEntry(round=int(round), draw=draw, clients=_sorted(clients), charge=charge, settled=False))
 
     def settle(self, *, round: int, draw: str, clients: Sequence[int] | None, charge: Charge) -> None:
         """Write down what really happened; it takes the place of the intent of that round and draw."""
         if (round, draw) not in self._entries:
             raise InputError(f"draw '{draw}' of round {round} was never intended. Call `intend` before the noise is drawn.")
-        self._add(LedgerEntry(round=round, draw=draw, clients=_sorted(clients), charge=charge, settled=True))
+        self._add(LedgerEntry(round=int(round), draw=draw, clients=_sorted(clients), charge=charge, settled=True))
 
     def epsilon(self, *, also: tuple[Sequence[int] | None, Charge] | None = None) -> float:
         """ε of the client who spent the most; with `also`, as if those clients were charged that too."""

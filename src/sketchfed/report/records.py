@@ -52,7 +52,10 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A run's summary.json. `versions` are those of the software that ran, where the run recorded them."""
+    """A run's summary.json. `versions` are those of the software that ran, where the run recorded them.
+
+    `privacy` is what the run's ε is about: δ, unit, adjacency and observer; None for a run that claims none.
+    """
 
     name: str
     label: str
@@ -61,6 +64,7 @@ class Summary:
     clients: int
     data: str
     finished: bool
+    privacy: str | None
     versions: Mapping[str, str]
 
 
@@ -183,6 +187,7 @@ def _summary(file: Path) -> Summary:
         clients=whole(values, "clients", where, least=1),
         data=printable(values, "data", where),
         finished=flag(values, "finished", where),
+        privacy=None if values.get("privacy") is None else printable(values, "privacy", where),
         versions={key: printable(versions, key, where) for key in versions},
     )
 

@@ -101,7 +101,17 @@ def comparison(compared: Comparison, looks: Sequence[Style]) -> str:
 {html_table(compared, [_swatch(style) for style in looks])}
 </div>
 <p class="note">{BYTES_MEASURED} “up/client” and “down/client” are the bytes of one client that takes part in one round,
-on average: all bytes divided by how often a client took part.{ranges}</p>"""
+on average: all bytes divided by how often a client took part.{ranges}</p>
+{_claims(compared)}"""
+
+
+def _claims(compared: Comparison) -> str:
+    """What every ε is about, and what it is not."""
+    if not compared.claims:
+        return ""
+    said = "<br>\n".join(map(escape, compared.claims))
+    return f"""<p class="note">{said}<br>
+ε is the most that any client has spent by noise that was really added; other runs, made on the same data, add to it.</p>"""
 
 
 def targets(groups: Sequence[Group], looks: Sequence[Style]) -> str:

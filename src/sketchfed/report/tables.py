@@ -52,6 +52,15 @@ class Comparison:
     columns: Sequence[Column]
     setting: str
 
+    @property
+    def claims(self) -> list[str]:
+        """What each ε in the table is about: without that it would be a number without a unit."""
+        private = [group for group in self.groups if _epsilon(group)]
+        texts = {group.label: group.first.summary.privacy or "of an unrecorded claim" for group in private}
+        if len(set(texts.values())) == 1:
+            return [f"ε {next(iter(texts.values()))}."]
+        return [f"{label}: ε {text}." for label, text in texts.items()]
+
     def cells(self) -> list[list[Cell]]:
         return [[column.cell(group) or Cell(NOTHING) for column in self.columns] for group in self.groups]
 
@@ -81,6 +90,8 @@ def terminal_table(records: Sequence[RunRecord], *, width: int = 80, titled: boo
         table.add_column(column.heading, justify="right" if column.numeric else "left", no_wrap=column.numeric)
     for cells in comparison.cells():
         table.add_row(*(Text("\n".join(filter(None, (cells[place].text, cells[place].detail)))) for place in shown))
+    if comparison.claims:
+        table.caption, table.caption_justify = Text("\n".join(comparison.claims)), "left"
     return table
 
 
@@ -90,6 +101,7 @@ def latex_table(records: Sequence[RunRecord]) -> str:
     caption = f"{comparison.setting}. {BYTES_MEASURED}"
     if any(len(group.records) > 1 for group in comparison.groups):
         caption += " Of several seeds: mean, and least to most in parentheses."
+    caption = " ".join([caption, *comparison.claims])
     return booktabs(
         headings=[column.heading for column in comparison.columns],
         rows=[[str(cell) for cell in cells] for cells in comparison.cells()],

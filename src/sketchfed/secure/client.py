@@ -9,7 +9,7 @@ others' secrets. It does so only after as many have signed the same list as coul
 server nearly all interpolation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -119,12 +119,22 @@ class Done(State):
 _S = TypeVar("_S", bound=State)
 
 
-def advertise(terms: Terms, client: int, identity: Identity, secret: SecretSeed) -> tuple[Joined, Packet]:
+def advertise(
+    terms: Terms, client: int, identity: Identity, secret: SecretSeed, *, joined: Container[bytes] = ()
+) -> tuple[Joined, Packet]:
     """Make two key pairs for this sum alone and sign their public halves.
 
     `terms` are those that the client agrees to: `Terms.from_packet(request).demand(...)`. Every secret of the sum derives from
-    `secret`, the digest of the terms and the client, so one secret serves a run.
+    `secret`, the digest of the terms and the client, so one secret serves a run. `joined` are the digests of the terms that
+    the client has joined before, which it must remember: a server that could repeat a sum would be told one secret of a
+    neighbour the first time and the other the second. A sum that was abandoned is asked for again under another session or
+    round.
     """
+    if terms.digest in joined:
+        raise SecureSumError(
+            f"client {client} has joined round {terms.round} of this session before, and joins on the same terms only once. "
+            "Ask again under another session or round."
+        )
     if client not in terms.clients:
         raise SecureSumError(
             f"client {client} is not among the {len(terms.clients):,} clients of these terms; it does not answer."

@@ -1,6 +1,6 @@
 """One client of one secure sum as an object: it knows which stage comes next and never answers one twice."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from torch import Tensor
 
@@ -28,10 +28,17 @@ class SecureClient:
 
     @classmethod
     def join(
-        cls, terms: Terms, client: int, identity: Identity, directory: Mapping[int, bytes], secret: SecretSeed
+        cls,
+        terms: Terms,
+        client: int,
+        identity: Identity,
+        directory: Mapping[int, bytes],
+        secret: SecretSeed,
+        *,
+        joined: Container[bytes] = (),
     ) -> "tuple[SecureClient, Packet]":
-        """The client, and its answer to the request that carried the terms."""
-        state, reply = advertise(terms, client, identity, secret)
+        """The client, and its answer to the request that carried the terms; `joined` as for `advertise`."""
+        state, reply = advertise(terms, client, identity, secret, joined=joined)
         return cls(state, directory), reply
 
     @property

@@ -113,12 +113,14 @@ class Terms:
         """The neighbours of a client, ascending."""
         if client not in self._place:
             raise InputError(f"client {client!r} is not among the {len(self.clients):,} clients of these terms.")
-        if self.complete:
-            return tuple(other for other in self.clients if other != client)
-        return self._neighbours(client)
+        if client not in self._found:
+            others = tuple(other for other in self.clients if other != client) if self.complete else None
+            self._found[client] = others or ring_neighbours(self._ring, self._place[client], self.neighbours)
+        return self._found[client]
 
-    def _neighbours(self, client: int) -> tuple[int, ...]:
-        return ring_neighbours(self._ring, self._place[client], self.neighbours)
+    @cached_property
+    def _found(self) -> dict[int, tuple[int, ...]]:
+        return {}
 
     @cached_property
     def _ring(self) -> tuple[int, ...]:

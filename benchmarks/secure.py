@@ -200,7 +200,7 @@ def overhead(count: int, dropouts: float, plan: Plan) -> list[Measurement]:
 
     Of those who leave, every other one does so before it sends its values, the rest before they help to unmask.
     """
-    gone = round(dropouts * count)
+    gone = max(1, round(dropouts * count)) if dropouts else 0
     leaving: dict[int, Stage] = {(2 * at + 1) * count // (2 * gone): "unmask" if at % 2 else "masked" for at in range(gone)}
     terms = planned_terms(session=bytes(16), round=0, clients=range(count), size=plan.size, bits=BITS, least=count - gone)
     staying = [client for client in terms.clients if client not in leaving]
@@ -210,7 +210,7 @@ def overhead(count: int, dropouts: float, plan: Plan) -> list[Measurement]:
     run_stages(SecureServer(terms, cohort.directory), cohort.ask)
     served = time.process_time() - start - cohort.outside
     clear = _in_the_clear(cohort.values, count - sum(stage == "masked" for stage in leaving.values()))
-    facts = {"clients": count, "dropouts": dropouts, "size": plan.size, "bits": BITS}
+    facts = {"clients": count, "dropouts": dropouts, "left": gone, "size": plan.size, "bits": BITS}
     facts |= {"neighbours": terms.neighbours, "threshold": terms.threshold}
     traffic = {"up_bytes": round(fmean(cohort.up[c] for c in timed)), "down_bytes": round(fmean(cohort.down[c] for c in timed))}
     own = fmean(cohort.seconds[client] for client in timed)
@@ -288,7 +288,7 @@ def _row(sums: Sequence[Measurement], clients: int, dropouts: float) -> list[str
     client, server, clear = found["client"], found["server"], found[f"client, {CLEAR}"]
     up, down = client.facts["up_bytes"], client.facts["down_bytes"]
     return [
-        *(f"{clients:,}", f"{dropouts:.0%}", str(client.facts["neighbours"])),
+        *(f"{clients:,}", str(client.facts["left"]), str(client.facts["neighbours"])),
         *(f"{up / 1e3:,.1f} kB", f"{down / 1e3:,.1f} kB", f"{(up + down) / clear.facts['up_bytes']:.3f}"),
         *(harness.human_seconds(client.seconds), f"{client.ratio:,.0f}"),
         *(harness.human_seconds(server.seconds), f"{server.ratio:,.1f}"),

@@ -17,6 +17,7 @@ from sketchfed.codecs.rounding import WIDTHS
 from sketchfed.config import Config, DataSettings, EngineSettings, ModelSettings
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.models import MODELS
+from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.sketches import SKETCHES
 
 STRUCTS: dict[str, type] = {
@@ -25,6 +26,8 @@ STRUCTS: dict[str, type] = {
     "algorithm": Algorithm,
     "sketch": SketchSettings,
     "codec": CodecSettings,
+    "privacy": PrivacySettings,
+    "secure": SecureSettings,
     "engine": EngineSettings,
 }
 _TABLES = {*STRUCTS, "options"}  # fields that are tables of their own, or stand for the options of what `name` names

@@ -61,7 +61,7 @@ class Apart:
         self.memories: dict[int, torch.Tensor | None] = {}
         self.complaints: dict[int, str] = {}
 
-    directory: Mapping[int, bytes] = {}  # noqa: RUF012 (it takes no part in secure sums)
+    directory: Mapping[int, bytes] = {}  # it takes no part in secure sums
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         replies = {}
@@ -95,9 +95,7 @@ def federation(
     sizes = [len(part.x) for part in data]
     protection = resolve(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
     state = algorithm.begin(flatten(module))
-    participant = Participant(
-        algorithm=algorithm, trainer=trainer, seed=seed, clients=len(data), protection=protection
-    )
+    participant = Participant(algorithm=algorithm, trainer=trainer, seed=seed, clients=len(data), protection=protection)
     start = state.replica if shared_start else None
     engine: Engine = (
         Apart(participant, data, start)

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from secrets import token_hex
 from statistics import median
 
@@ -89,87 +90,99 @@ class Server:
 
     def advance(self) -> None:
         """One round. What it may cost in privacy is written down before anything leaves, and what it did cost afterwards."""
-        chosen, hidden = self.cohort(), self.protection is not None and self.protection.hidden
-        draw = self._intended(None if hidden else chosen)
-        try:
-            packets, touched = self._gathered(chosen)
-        except SecureSumError:  # nothing was opened
-            self._settled(draw, [])
-            raise
-        self._settled(draw, touched)
+        chosen = self.cohort()
+        if self.protection is not None and self.protection.secure is not None:
+            packets = [self._summed_securely(self.protection, chosen)]
+        else:
+            packets = self._gathered(chosen)
         self.state, update = self._stepped(packets)
         packed = None if update is None else pack(update.stamped(round=self.round - 1))
         self.ledger.broadcast_bytes += self._whole_size if packed is None else len(packed)
         if packed is not None:
             self._remember(packed)
 
-    def _gathered(self, chosen: list[int]) -> tuple[list[Packet], list[int]]:
-        """What the round's clients sent, as packets that can be decoded, and the clients whose data are in it."""
-        if self.protection is not None and self.protection.secure is not None:
-            return self._summed_securely(self.protection, chosen)
+    def _gathered(self, chosen: list[int]) -> list[Packet]:
+        """What the round's clients sent, as packets that can be decoded; one for all if the server adds the noise."""
+        protection = self.protection
+        hidden = protection is not None and protection.hidden
+        draw = self._intended("", None if hidden else chosen)
         tasks = self._tasks(chosen)
         replies = self.engine.ask(tasks)
         self.ledger.downlink_bytes += sum(len(task) for task in tasks.values())
         packets, reasons = self._accepted(tasks, replies)
-        if self.protection is not None and self.protection.central:
-            if packets or self.protection.hidden:
-                noised = noised_sum(self.protection, list(packets.values()), self.seed, self.round)
-                return [noised], list(packets)
-        elif packets:
-            return list(packets.values()), list(replies)
-        raise DivergedError(f"round {self.round + 1} got no usable reply: {next(iter(reasons.values())).rstrip('.')}")
+        if not packets and not hidden:
+            self._settled(draw, list(replies))
+            raise DivergedError(f"round {self.round + 1} got no usable reply: {next(iter(reasons.values())).rstrip('.')}")
+        if protection is None or not protection.central:
+            self._settled(draw, list(replies))  # what was refused was seen all the same
+            return list(packets.values())
+        noised = noised_sum(protection, list(packets.values()), self.seed, self.round)
+        self._settled(draw, None if hidden else list(packets))
+        return [noised]
 
-    def _intended(self, clients: list[int] | None) -> str:
-        """Write down what the next round costs at worst; the name of its noise."""
-        if self.privacy is None or self.protection is None:
-            return ""
-        draw = token_hex(8)
-        if self.privacy.claim.insecure:  # the same noise whenever the round is run: it is charged once
-            draw = "fixed"
-            if any((entry.round, entry.draw) == (self.round, draw) for entry in self.privacy.entries):
-                return draw
-        self.privacy.intend(round=self.round, draw=draw, clients=clients, charge=self.protection.charge())
-        return draw
+    def _summed_securely(self, protection: Protection, chosen: list[int]) -> Packet:
+        """One packet for all survivors, of whom no single reply was seen. An abandoned sum is tried again with other keys.
 
-    def _settled(self, draw: str, touched: list[int]) -> None:
-        """Write down what the round did cost, and whom."""
-        if self.privacy is None or self.protection is None:
-            return
-        clients = None if self.protection.hidden else touched
-        charge = self.protection.charge(len(touched) or None)
-        self.privacy.settle(round=self.round, draw=draw, clients=clients, charge=charge)
-
-    def _summed_securely(self, protection: Protection, chosen: list[int]) -> tuple[list[Packet], list[int]]:
-        """One packet for all survivors, of whom no single reply was seen. An abandoned sum is tried again with other keys."""
+        Each attempt has its own noise and its own charge: once clients were asked to open a sum, it counts as opened.
+        """
         assert protection.secure is not None
         tasks = self._tasks(chosen)
+        reason = ""
         for attempt in range(protection.secure.attempts):
-            terms = terms_of(protection, self.seed, self.round, tuple(chosen), attempt)
-            aggregation = SecureServer(terms, self.engine.directory)
+            if attempt and not self.affordable():
+                reason += " And the privacy budget does not last for another attempt."
+                break
+            draw = self._intended(f" {attempt}", chosen)
+            aggregation = SecureServer(
+                terms_of(protection, self.seed, self.round, tuple(chosen), attempt), self.engine.directory
+            )
+            listed: dict[str, list[int]] = {}
             try:
-                summed = run_stages(aggregation, self._ask, tasks=tasks)
+                summed = run_stages(aggregation, partial(self._ask, listed), tasks=tasks)
             except SecureSumError as error:
                 log.warning("round %d: attempt %d at a secure sum failed: %s", self.round + 1, attempt + 1, error)
-                reason = error
+                reason = str(error)
+                self._settled(draw, listed["consent"] if "unmask" in listed else [])
                 continue
             finally:
                 self._tell(aggregation.reasons)
                 self.ledger.refused += sum(client not in self.engine.complaints for client in aggregation.reasons)
             survivors = list(summed.survivors)
+            self._settled(draw, survivors)
             self.ledger.replies += len(survivors)
             self.ledger.known |= dict.fromkeys(survivors, self.round)
-            return [recovered_sum(protection, summed.total, len(survivors), self.seed, self.round)], survivors
+            return recovered_sum(protection, summed.total, len(survivors), self.seed, self.round)
         raise SecureSumError(
-            f"round {self.round + 1} was abandoned {protection.secure.attempts} times, the last time because {reason} What was "
+            f"round {self.round + 1} was abandoned {attempt + 1} times, the last time because {reason} What was "
             "reached before is kept; go on with --resume when more clients are there, or lower secure.survivors in a new run."
         )
 
-    def _ask(self, stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """One stage of a secure sum, its bytes counted like all others."""
+    def _ask(self, listed: dict[str, list[int]], stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """One stage of a secure sum, its bytes counted like all others; `listed` is told who was asked."""
+        listed[stage] = list(requests)
         self.ledger.downlink_bytes += sum(map(len, requests.values()))
         replies = self.engine.ask(requests, stage)
         self.ledger.uplink_bytes += sum(len(reply) for client, reply in replies.items() if client in requests)
         return replies
+
+    def _intended(self, suffix: str, clients: list[int] | None) -> str:
+        """Write down what noise will cost at worst, before it is drawn; its name."""
+        if self.privacy is None or self.protection is None:
+            return ""
+        draw = token_hex(8)
+        if self.privacy.claim.insecure:  # the same noise whenever the round is run: it is charged once
+            draw = f"fixed{suffix}"
+            if any((entry.round, entry.draw) == (self.round, draw) for entry in self.privacy.entries):
+                return draw
+        self.privacy.intend(round=self.round, draw=draw, clients=clients, charge=self.protection.charge())
+        return draw
+
+    def _settled(self, draw: str, touched: list[int] | None) -> None:
+        """Write down what the noise did cost, and whom; None is everybody."""
+        if self.privacy is None or self.protection is None:
+            return
+        charge = self.protection.charge(len(touched) if touched else None)
+        self.privacy.settle(round=self.round, draw=draw, clients=touched, charge=charge)
 
     def _stepped(self, packets: list[Packet]) -> tuple[State, Packet | None]:
         """The state after this round and its update, all of it finite."""

@@ -110,7 +110,9 @@ def test_only_those_who_replied_are_charged():
     def silent(replies):
         return {client: reply for client, reply in replies.items() if client != 2}
 
-    server = advanced(federation(FedAvg(), data_of(4), privacy=privacy(observer="server", noise_multiplier=1.0), tamper=silent), 1)
+    server = advanced(
+        federation(FedAvg(), data_of(4), privacy=privacy(observer="server", noise_multiplier=1.0), tamper=silent), 1
+    )
     (entry,) = server.privacy.entries
     assert entry.settled
     assert entry.clients == (0, 1, 3)

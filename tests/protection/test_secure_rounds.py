@@ -96,6 +96,21 @@ def test_an_abandoned_attempt_is_tried_again_with_other_keys():
     assert first != second
 
 
+def test_an_attempt_that_fails_while_it_is_opened_is_charged_and_the_next_one_too():
+    class LateOnce(Dropping):
+        def ask(self, requests, stage="train"):
+            self.gone = {"unmask": {0, 1, 2, 3}} if self.stages.count("unmask") == 0 and stage == "unmask" else {}
+            return super().ask(requests, stage)
+
+    fresh = replace(DISCRETE, insecure_noise_seed=None)
+    server = federation(FedAvg(local_rate=0.1), data_of(6), privacy=fresh, secure=SecureSettings())
+    server.engine = LateOnce(server.engine.inner, {})
+    server.advance()
+    assert [entry.clients for entry in server.privacy.entries] == [tuple(range(6))] * 2
+    whole = advanced(federation(FedAvg(local_rate=0.1), data_of(6), privacy=fresh, secure=SecureSettings()), 1)
+    assert server.epsilon > whole.epsilon
+
+
 def keys_of(engine):
     return [(replies, stage) for replies, stage in zip(engine.replies, engine.stages, strict=True) if stage == "keys"]
 
@@ -106,7 +121,9 @@ def test_survivors_are_charged_for_the_noise_that_is_really_there():
     short = dropping(federation(FedAvg(), data_of(10), privacy=DISCRETE, secure=settings), {"masked": {0, 4, 7}})
     short.advance()
     assert short.privacy.entries[0].clients == (1, 2, 3, 5, 6, 8, 9)
-    assert short.privacy.entries[0].charge.multiplier == pytest.approx(whole.privacy.entries[0].charge.multiplier * (7 / 10) ** 0.5)
+    assert short.privacy.entries[0].charge.multiplier == pytest.approx(
+        whole.privacy.entries[0].charge.multiplier * (7 / 10) ** 0.5
+    )
     assert short.epsilon > whole.epsilon
     assert "RDP" in short.privacy.text
 
@@ -124,7 +141,9 @@ def test_discrete_noise_in_shares_adds_up_to_the_noise_of_the_sum(unit):
         scale = 1.0 if unit == "client" else 1.0 / 4
         energy += float((mean * 8 / scale).double().square().sum())
     law = stats.chi2(16 * rounds)
-    spread = server.protection.charge(8).multiplier * server.protection.summation.sensitivity / server.protection.summation.scale
+    spread = (
+        server.protection.charge(8).multiplier * server.protection.summation.sensitivity / server.protection.summation.scale
+    )
     assert law.ppf(FALSE_ALARM / 2) < energy / spread**2 < law.ppf(1 - FALSE_ALARM / 2)
 
 

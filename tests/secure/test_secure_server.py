@@ -249,6 +249,18 @@ def test_tasks_follow_the_requests_of_stage_masked_and_can_be_taken_apart():
     assert torch.equal(total, cohort.expected(survivors))
 
 
+def test_what_the_transport_knows_of_silent_clients_becomes_the_reason():
+    cohort = Cohort(lenient_terms())
+    server = cohort.server()
+
+    def ask(stage, requests):
+        return cohort.ask(stage, requests, gone=lambda at, client: client == 5 and at == "consent")
+
+    run_stages(server, ask, complaints=lambda: {5: "the line is dead"})
+    assert server.reasons == {5: "consent: the line is dead"}
+    assert server.survivors == server.result.survivors == tuple(range(8))
+
+
 def test_clients_with_gaps_between_their_numbers_are_summed():
     cohort = Cohort(small_terms(clients=(3, 4, 1_000, 70_000, 2**40), threshold=3, neighbours=4, least=3))
     total, survivors = cohort.run(lambda stage, client: client == 1_000 and stage != "keys")

@@ -51,7 +51,9 @@ def test_a_clipped_sum_adds_gradients_of_bounded_length(clip):
     for trainer in both:
         rows = trainer.gradients(weights, data)
         scales = (clip / rows.norm(dim=1)).clamp(max=1)
-        torch.testing.assert_close(trainer.clipped_sum(weights, data, clip), (rows * scales[:, None]).sum(0), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            trainer.clipped_sum(weights, data, clip), (rows * scales[:, None]).sum(0), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_an_empty_batch_has_a_sum_of_zero():
@@ -89,9 +91,7 @@ def test_private_steps_without_noise_and_clipping_are_plain_ones():
     data = examples(12)
     (trainer, _), weights = trainers("cross_entropy")
     work = LocalWork(rate=0.3, steps=4, batch=12, momentum=0.5, decay=0.01)
-    kept = private_descent(
-        trainer, weights, data, work, clip=1e9, noise=lambda total, _: total, secret=SecretSeed.insecure(1)
-    )
+    kept = private_descent(trainer, weights, data, work, clip=1e9, noise=lambda total, _: total, secret=SecretSeed.insecure(1))
     torch.testing.assert_close(kept, trainer.train(weights, data, work, SEED), rtol=1e-4, atol=1e-5)
 
 

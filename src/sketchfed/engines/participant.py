@@ -73,15 +73,16 @@ class Participant:
         return pack(packet.stamped(round=replica.round)), memory
 
     def join(
-        self, request: bytes, client: int, identity: Identity, directory: Mapping[int, bytes]
+        self, request: bytes, client: int, identity: Identity, directory: Mapping[int, bytes], joined: set[bytes]
     ) -> tuple[SecureClient, bytes]:
-        """The client's part in a secure sum on terms that it knows itself, and its keys."""
+        """The client's part in a secure sum on terms that it knows itself, and its keys; `joined` are sums of before."""
         assert self.protection is not None
         terms = agreed(self.protection, Terms.from_packet(unpack(request)), self.seed)
         secret = self.protection.secret(terms.round, "masks", client).child(
             "session", int.from_bytes(terms.session[:8], "little")
         )
-        session, packet = SecureClient.join(terms, client, identity, directory, secret)
+        session, packet = SecureClient.join(terms, client, identity, directory, secret, joined=joined)
+        joined.add(terms.digest)
         return session, pack(packet)
 
     def masked(self, session: SecureClient, request: Packet, replica: Replica, examples: Examples, client: int) -> bytes:

@@ -1,5 +1,6 @@
 """The clients' sides of a secure sum, in this process."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 
@@ -67,6 +68,7 @@ class SecureClients:
         self.complaints: dict[int, str] = {}
         self._participant, self._examples, self._receive, self._pool = participant, examples, receive, pool
         self._sessions: dict[int, SecureClient] = {}
+        self._joined: defaultdict[int, set[bytes]] = defaultdict(set)
 
     def ask(self, requests: Mapping[int, bytes], stage: str) -> dict[int, bytes]:
         self.complaints = {}
@@ -86,7 +88,8 @@ class SecureClients:
 
     def _answer(self, client: int, request: bytes, stage: str, received: Mapping[bytes, Replica | SketchfedError]) -> bytes:
         if stage == "keys":
-            self._sessions[client], reply = self._participant.join(request, client, self._identities[client], self.directory)
+            identity, joined = self._identities[client], self._joined[client]
+            self._sessions[client], reply = self._participant.join(request, client, identity, self.directory, joined)
             return reply
         if client not in self._sessions:
             raise SecureSumError(f"client {client} has not joined a secure sum, so it cannot answer its stage '{stage}'.")

@@ -39,23 +39,24 @@ class Pipeline:
 
 def pipelines(size: int) -> dict[str, Pipeline]:
     """Everything that claims an ε."""
-    sketch, step = SketchSettings(size=size), {"local_steps": 1, "local_rate": 1.0, "batch": 2**20}
-    example = {"unit": "example"}
+    sketch, example = SketchSettings(size=size), {"unit": "example"}
+    one_step = replace(Iterative(sketch=sketch), local_steps=1, local_rate=1.0, batch=2**20)
+    published = replace(PrivateIterative(sketch=sketch), local_steps=1, local_rate=1.0, batch=2**20)
     return {
         "whole updates, trusted server": Pipeline(algorithm=FedAvg(), privacy={"observer": "public"}),
         "sketches, trusted server": Pipeline(algorithm=Iterative(sketch=sketch), privacy={"observer": "public"}),
         "sketches, all noise from each": Pipeline(algorithm=Iterative(sketch=sketch), privacy={"observer": "server"}),
         "sketches of examples, trusted server": Pipeline(
-            algorithm=Iterative(sketch=sketch, **step), privacy={"observer": "public", **example}, clients=5
+            algorithm=one_step, privacy={"observer": "public", **example}, clients=5
         ),
         "sketches of examples, secure sums": Pipeline(
-            algorithm=Iterative(sketch=sketch, **step),
+            algorithm=one_step,
             privacy={"name": "discrete_gaussian", **example},
             secure=SecureSettings(survivors=1.0),
             clients=5,
         ),
         "private_iterative, noise in steps": Pipeline(
-            algorithm=PrivateIterative(sketch=sketch, **step), privacy={"placement": "steps", **example}, clients=5
+            algorithm=published, privacy={"placement": "steps", **example}, clients=5
         ),
     }
 
@@ -94,7 +95,7 @@ class Echo:
 
     def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
         scales = (clip / examples.x.norm(dim=1).clamp(min=1e-30)).clamp(max=1.0)
-        return examples.x.t() @ scales
+        return torch.mv(examples.x.t(), scales)
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         return x

@@ -24,9 +24,11 @@ class PrivacySettings:
     epsilon: float | None = None
     """The budget: a run stops before the round that would exceed it."""
     delta: float = 1e-5
+    """The probability with which ε may be exceeded; below 1 over the number of units."""
     noise_multiplier: float | None = None
     """Standard deviation of the noise over `clip`; calibrated for `epsilon` and the rounds of the run if absent."""
     accountant: Literal["pld", "rdp"] = "pld"
+    """Privacy loss distributions, which are tight, or Rényi divergences, by which discrete noise is accounted in any case."""
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     """What neighbouring data are; if absent, 'add-remove' where nobody sees who took part, else 'zero-out'."""
     hidden_cohorts: bool = False
@@ -62,6 +64,7 @@ class SecureSettings:
     """Sums that the server cannot open: it learns the sum over the clients that stayed, and nothing of a single one."""
 
     aggregation: bool = True
+    """Whether sums are secure; false is as if the table were not there."""
     survivors: float = 0.7
     """The share of a round's clients that must stay to its end, or the round is abandoned."""
     colluders: float = 0.0

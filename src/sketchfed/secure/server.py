@@ -67,6 +67,11 @@ class SecureServer:
         self._seeds: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
 
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Whose masked values have arrived: what is in the sum, should it be opened."""
+        return tuple(sorted(self._survivors))
+
     def receive(self, replies: Mapping[int, bytes], complaints: Mapping[int, str] = _NOBODY) -> None:
         """Take the replies to `requests`. `complaints` says what the transport knows of those who did not answer."""
         if self.stage is None:
@@ -197,7 +202,7 @@ class SecureServer:
                 self._leave_out([client], "unmask", reason)
         keys = {client: self._keys[client].mask for client in survived}
         recovery.unmask(self._sum, self._seeds | seeds, left, keys)
-        self.result = SecureSum(from_words(self._sum, self.terms.bits), tuple(sorted(survived)))
+        self.result = SecureSum(from_words(self._sum, self.terms.bits), self.survivors)
         return {}
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -250,16 +255,18 @@ def run_stages(
     ask: Callable[[Stage, dict[int, bytes]], Mapping[int, bytes]],
     *,
     tasks: Mapping[int, bytes] = _NOTHING,
+    complaints: Callable[[], Mapping[int, str]] = dict,
 ) -> SecureSum:
     """All stages over a transport: `ask(stage, requests)` returns the replies that came, both by client.
 
     `tasks` are appended to the requests of stage "masked": packets that say what to compute, for `wire.split` to take apart.
+    `complaints` is called after each stage and says why clients did not answer, as far as the transport knows.
     """
     while server.stage is not None:
         requests = server.requests
         if server.stage == "masked" and tasks:
             requests = {client: request + tasks.get(client, b"") for client, request in requests.items()}
-        server.receive(ask(server.stage, requests))
+        server.receive(ask(server.stage, requests), complaints())
     if server.result is None:
         raise SecureSumError("this sum was abandoned; start another.")
     return server.result

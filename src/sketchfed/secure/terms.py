@@ -114,8 +114,11 @@ class Terms:
         if client not in self._place:
             raise InputError(f"client {client!r} is not among the {len(self.clients):,} clients of these terms.")
         if client not in self._found:
-            others = tuple(other for other in self.clients if other != client) if self.complete else None
-            self._found[client] = others or ring_neighbours(self._ring, self._place[client], self.neighbours)
+            self._found[client] = (
+                tuple(other for other in self.clients if other != client)
+                if self.complete
+                else ring_neighbours(self._ring, self._place[client], self.neighbours)
+            )
         return self._found[client]
 
     @cached_property

@@ -25,8 +25,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
 PUBLIC_MODULES = (
     "sketchfed",
-    *(f"sketchfed.{name}" for name in ("algorithms", "codecs", "data", "engines", "models", "planner", "sketches")),
-    *(f"sketchfed.{name}" for name in ("tasks", "training", "wire")),
+    *(f"sketchfed.{name}" for name in ("algorithms", "codecs", "data", "engines", "models", "planner", "privacy")),
+    *(f"sketchfed.{name}" for name in ("protection", "secure", "sketches", "tasks", "training", "wire")),
 )
 
 

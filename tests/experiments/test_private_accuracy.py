@@ -14,15 +14,8 @@ from sketchfed.experiments import private_accuracy_report as report
 from sketchfed.experiments.private_accuracy import METHODS, WHERE, arm, places, tuned
 
 SETTINGS = make_settings(experiment, recorded_settings("private-accuracy"))
-CLIENTS = replace(
-    SETTINGS,
-    methods=["dense", "sketch", "sketch, secure sums"],
-    level="client",
-    clients=1000,
-    participation=0.1,
-    delta=1e-4,
-    survivors=0.7,
-)
+CLIENTS = make_settings(experiment, recorded_settings("private-accuracy-clients"))
+UNTRUSTED = replace(CLIENTS, methods=[*CLIENTS.methods, "sketch, secure sums"])
 TINY = replace(
     SETTINGS,
     data=["digits"],
@@ -36,7 +29,7 @@ TINY = replace(
     processes=1,
 )
 TINY = replace(TINY, least_rate=0.2, most_rate=0.2)
-PLACES = [(settings, place) for settings in (SETTINGS, CLIENTS) for place in places(settings)]
+PLACES = [(settings, place) for settings in (SETTINGS, UNTRUSTED) for place in places(settings)]
 
 
 def named(value) -> str:
@@ -62,7 +55,7 @@ def test_sketches_are_of_the_sizes_asked_and_everything_is_compared_everywhere()
     assert set(SETTINGS.methods) == METHODS.keys()
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, CLIENTS], ids=named)
+@pytest.mark.parametrize("settings", [SETTINGS, UNTRUSTED], ids=named)
 def test_arms_of_a_place_differ_in_algorithm_sketch_and_where_noise_goes_only(settings):
     """The same data, model, rounds, batches and steps, and the same claim: ε, δ, unit and clip norm."""
     arms = [arm(settings, place, rate=0.2, seed=3, validation=0.0) for place in places(settings) if place[:2] == ("mnist", 1.0)]

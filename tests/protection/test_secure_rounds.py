@@ -205,6 +205,19 @@ def test_a_task_that_cannot_be_read_drops_its_client_only():
     assert server.ledger.replies == 5
 
 
+@pytest.mark.parametrize("damage", [lambda request: b"", lambda request: request[:30], lambda request: request + b"x"])
+def test_a_request_that_cannot_be_read_drops_its_client_only(damage):
+    server = federation(FedAvg(), data_of(6), secure=PLAIN)
+
+    class Damaging(Tap):
+        def ask(self, requests, stage="train"):
+            return super().ask({**requests, 3: damage(requests[3])} if stage == "masked" else requests, stage)
+
+    server.engine = Damaging(server.engine.inner)
+    server.advance()
+    assert server.ledger.replies == 5
+
+
 def test_clients_refuse_terms_that_are_not_those_of_the_run():
     """A server that asks for fewer survivors would get a sum with too little noise."""
     server = federation(FedAvg(), data_of(6), privacy=DISCRETE, secure=SecureSettings(survivors=0.9))

@@ -41,12 +41,12 @@ class LocalEngine:
         self._pool = ThreadPoolExecutor(
             1 if participant.trainer.sequential else workers, "client", initializer=torch.set_num_threads, initargs=(1,)
         )
-        self._secure = SecureClients(participant, self._examples, self._receive, clients=clients, pool=self._pool)
+        self._secure = SecureClients(participant, self._examples, clients=clients, pool=self._pool)
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         self.complaints = {}
         if stage != "train":
-            answers = self._secure.ask(requests, stage)
+            answers = self._secure.ask(requests, stage, self._receive)
             self.complaints = self._secure.complaints
             return answers
         received: dict[int, Replica] = {}  # by identity of the task: clients with equal needs are sent the same object

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 
 from sketchfed.algorithms import Replica
 from sketchfed.engines.participant import MOST_UPDATES, Participant
-from sketchfed.errors import SecureSumError, SketchfedError
+from sketchfed.errors import SecureSumError, SketchfedError, WireError
 from sketchfed.secure import Identity, SecureClient
 from sketchfed.seeds import SecretSeed
 from sketchfed.training import Examples
@@ -57,7 +57,6 @@ class SecureClients:
         self,
         participant: Participant,
         examples: Callable[[int], Examples],
-        receive: Callable[[bytes], Replica],
         *,
         clients: int,
         pool: Executor,
@@ -66,15 +65,16 @@ class SecureClients:
         self._identities = Identities(clients, secret)
         self.directory = Directory(self._identities)
         self.complaints: dict[int, str] = {}
-        self._participant, self._examples, self._receive, self._pool = participant, examples, receive, pool
+        self._participant, self._examples, self._pool = participant, examples, pool
         self._sessions: dict[int, SecureClient] = {}
         self._joined: defaultdict[int, set[bytes]] = defaultdict(set)
 
-    def ask(self, requests: Mapping[int, bytes], stage: str) -> dict[int, bytes]:
+    def ask(self, requests: Mapping[int, bytes], stage: str, receive: Callable[[bytes], Replica]) -> dict[int, bytes]:
+        """The replies to a stage; `receive` brings the replica that is held to where a task is."""
         self.complaints = {}
         if stage == "keys":
             self._sessions = {}
-        received = self._received(requests.values()) if stage == "masked" else {}
+        received = _received(requests.values(), receive) if stage == "masked" else {}
 
         def answer(client: int) -> bytes | None:
             try:
@@ -102,20 +102,26 @@ class SecureClients:
             raise replica
         return self._participant.masked(session, unpack(sealed), replica, self._examples(client), client)
 
-    def _received(self, requests: Iterable[bytes]) -> dict[bytes, Replica | SketchfedError]:
-        """What each task that comes with sealed shares leads to, worked out once."""
-        received: dict[bytes, Replica | SketchfedError] = {}
-        for request in requests:
-            _, task = _parted(request)
-            if task not in received:
-                try:
-                    received[task] = self._receive(task)
-                except SketchfedError as error:
-                    received[task] = error
-        return received
+
+def _received(requests: Iterable[bytes], receive: Callable[[bytes], Replica]) -> dict[bytes, Replica | SketchfedError]:
+    """What each task that comes with sealed shares leads to, worked out once."""
+    received: dict[bytes, Replica | SketchfedError] = {}
+    for request in requests:
+        try:
+            task = _parted(request)[1]
+        except WireError:
+            continue  # its client will say so
+        if task not in received:
+            try:
+                received[task] = receive(task)
+            except SketchfedError as error:
+                received[task] = error
+    return received
 
 
 def _parted(request: bytes) -> tuple[bytes, bytes]:
     """The sealed shares, and the task behind them."""
     parts = split(request, most=MOST_UPDATES)
+    if not parts:
+        raise WireError("the request is empty; sealed shares and a task should be in it.")
     return bytes(parts[0]), b"".join(parts[1:])

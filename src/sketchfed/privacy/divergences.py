@@ -67,7 +67,7 @@ def interval(multiplier: float, sampling: float) -> float:
     return float(1e-4 * 2.0 ** math.floor(math.log2(wanted / 1e-4)))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def sampled_loss(multiplier: float, sampling: float, replace_one: bool, step: float) -> Any:
     """The privacy loss distribution of one Poisson-sampled Gaussian, in both directions; never below the truth."""
     from dp_accounting import NeighboringRelation

@@ -1,6 +1,6 @@
 """A client's part in a secure sum: five stages, each a function of the state before it and of what the server asks.
 
-keys → shares → masked → consent → unmask, after Bell et al. 2020 (Alg. 2) with the consistency check of Bonawitz et al. 2017
+keys → shares → masked → consent → unmask, after Bell et al. 2020 with the consistency check of Bonawitz et al. 2017
 (Fig. 4). A state holds private keys as plain bytes, so that it can be kept between stages; it must stay on its client. A
 function refuses, by `SecureSumError`, whatever would let the server open more than one sum of at least `terms.least` clients.
 
@@ -190,7 +190,7 @@ def share(state: Joined, request: Packet, directory: Mapping[int, bytes]) -> tup
 def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet]:
     """Add to `values`, integers `(size,)` from 0 to 2^bits − 1, a mask with every neighbour that dealt shares, and one's own.
 
-    y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Sec. 4.2).
+    y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Fig. 4, round 2).
     """
     terms, client = _at(state, Shared), state.client
     _check_values(values, terms)

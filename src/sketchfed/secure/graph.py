@@ -25,6 +25,6 @@ def ring_order(clients: Sequence[int], digest: bytes) -> tuple[int, ...]:
 
 
 def ring_neighbours(ring: Sequence[int], place: int, neighbours: int) -> tuple[int, ...]:
-    """The nearest on both sides, ascending: a Harary graph over the random order (Bell et al. 2020, Alg. 1)."""
+    """The nearest on both sides, ascending: a Harary graph over the random order (Bell et al. 2020, Sec. 3)."""
     half = neighbours // 2
     return tuple(sorted(ring[(place + step) % len(ring)] for step in range(-half, half + 1) if step))

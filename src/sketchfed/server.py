@@ -136,17 +136,19 @@ class Server:
             aggregation = SecureServer(
                 terms_of(protection, self.seed, self.round, tuple(chosen), attempt), self.engine.directory
             )
-            listed: dict[str, list[int]] = {}
+            silent: set[int] = set()
             try:
-                summed = run_stages(aggregation, partial(self._ask, listed), tasks=tasks)
+                summed = run_stages(
+                    aggregation, partial(self._ask, silent), tasks=tasks, complaints=lambda: self.engine.complaints
+                )
             except SecureSumError as error:
                 log.warning("round %d: attempt %d at a secure sum failed: %s", self.round + 1, attempt + 1, error)
                 reason = str(error)
-                self._settled(draw, listed["consent"] if "unmask" in listed else [])
+                self._settled(draw, list(aggregation.survivors) if aggregation.asked_to_open else [])
                 continue
             finally:
                 self._tell(aggregation.reasons)
-                self.ledger.refused += sum(client not in self.engine.complaints for client in aggregation.reasons)
+                self.ledger.refused += len(aggregation.reasons.keys() - silent)
             survivors = list(summed.survivors)
             self._settled(draw, survivors)
             self.ledger.replies += len(survivors)
@@ -157,12 +159,12 @@ class Server:
             "reached before is kept; go on with --resume when more clients are there, or lower secure.survivors in a new run."
         )
 
-    def _ask(self, listed: dict[str, list[int]], stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """One stage of a secure sum, its bytes counted like all others; `listed` is told who was asked."""
-        listed[stage] = list(requests)
+    def _ask(self, silent: set[int], stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """One stage of a secure sum, its bytes counted like all others; who does not answer is added to `silent`."""
         self.ledger.downlink_bytes += sum(map(len, requests.values()))
         replies = self.engine.ask(requests, stage)
         self.ledger.uplink_bytes += sum(len(reply) for client, reply in replies.items() if client in requests)
+        silent |= requests.keys() - replies.keys()
         return replies
 
     def _intended(self, suffix: str, clients: list[int] | None) -> str:

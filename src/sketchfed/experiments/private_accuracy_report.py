@@ -273,7 +273,7 @@ def _accuracies(runs: Runs, data: str, *, first: bool) -> Any:
     ]
     base = _base(points, runs).encode(_budgets(runs, title=None))
     y = alt.Y("accuracy:Q", title="test accuracy" if first else None, scale=alt.Scale(zero=False, nice=True)).axis(
-        format=".1f", tickCount=6
+        format=".2f", tickCount=6
     )
     lines = base.mark_line(strokeWidth=1.8).encode(y)
     spreads = base.mark_rule(strokeWidth=1.4).encode(alt.Y("low:Q"), alt.Y2("high:Q"), strokeDash=SOLID)

@@ -190,7 +190,7 @@ def share(state: Joined, request: Packet, directory: Mapping[int, bytes]) -> tup
 def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet]:
     """Add to `values`, integers `(size,)` from 0 to 2^bits − 1, a mask with every neighbour that dealt shares, and one's own.
 
-    y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Fig. 4, round 2).
+    y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Fig. 4).
     """
     terms, client = _at(state, Shared), state.client
     _check_values(values, terms)

@@ -57,6 +57,8 @@ class SecureServer:
         self.reasons: dict[int, str] = {}
         self.requests: dict[int, bytes] = dict.fromkeys(terms.clients, pack(terms.packet))
         self.result: SecureSum | None = None
+        self.asked_to_open = False
+        """Whether clients were asked for what opens the sum: from then on they must assume that it was opened."""
         self._directory = directory
         self._keys: dict[int, Advertised] = {}
         self._dealt: dict[int, Dealt] = {}
@@ -96,6 +98,7 @@ class SecureServer:
         self.requests = go_on()
         following = STAGES.index(stage) + 1
         self.stage = STAGES[following] if following < len(STAGES) else None
+        self.asked_to_open |= self.stage == "unmask"
 
     # keys ------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import sketchfed
 from sketchfed.errors import StorageError
 from sketchfed.runs import Run
 from sketchfed.runs.checkpoint import MEMORIES
-from sketchfed.runs.storage import sync_folder
+from sketchfed.storage import sync_folder
 
 MEMORIES_OF_CLIENTS = {"kind": "projection", "data": {"name": "tiny:data", "clients": 2}}
 HISTORY = {"kind": "few bits, few participants, momentum"}

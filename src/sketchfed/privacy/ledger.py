@@ -14,6 +14,7 @@ import numpy as np
 
 from sketchfed.errors import InputError, StorageError
 from sketchfed.privacy.accounting import Charge, Claim, worst_epsilon
+from sketchfed.storage import replace_file, storing
 
 FORMAT, VERSION = "sketchfed privacy ledger", 1
 
@@ -157,46 +158,28 @@ class PrivacyLedger:
 
     def _create(self, path: Path) -> None:
         head = msgspec.json.encode(_Head(FORMAT, VERSION, self.claim)) + b"\n"
-        fresh = path.with_name(path.name + ".new")
-        try:
-            with fresh.open("wb") as file:
-                file.write(head)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise _unwritable(path, error) from error
+        replace_file(path, head)
         self._end = len(head)
 
     def _append(self, path: Path, line: bytes) -> None:
-        try:
-            with path.open("r+b", buffering=0) as file:
+        with storing(path), path.open("r+b", buffering=0) as file:
+            file.seek(self._end)
+            beyond = file.read()
+            if os.fstat(file.fileno()).st_size < self._end or b"\n" in beyond:
+                raise StorageError(
+                    f"{path} is not as this process left it: another one works on the same run, or cut it short. Stop the "
+                    "other, and go on with --resume."
+                )
+            try:
+                file.truncate(self._end)  # what a crash left of a line
                 file.seek(self._end)
-                beyond = file.read()
-                if os.fstat(file.fileno()).st_size < self._end or b"\n" in beyond:
-                    raise StorageError(
-                        f"{path} is not as this process left it: another one works on the same run, or cut it short. Stop the "
-                        "other, and go on with --resume."
-                    )
-                try:
-                    file.truncate(self._end)  # what a crash left of a line
-                    file.seek(self._end)
-                    left = line
-                    while left:  # a disk that fills up takes a part, and complains the next time
-                        left = left[file.write(left) :]
-                    os.fsync(file.fileno())
-                except OSError:
-                    file.truncate(self._end)
-                    raise
-        except StorageError:
-            raise
-        except OSError as error:
-            raise _unwritable(path, error) from error
+                left = line
+                while left:  # a disk that fills up takes a part, and complains the next time
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(self._end)
+                raise
         self._end += len(line)
 
 
@@ -246,11 +229,4 @@ def _damaged(path: Path, line: int, why: str) -> StorageError:
     return StorageError(
         f"line {line} of the privacy ledger {path} is not what a ledger writes: {why}. It was changed or damaged, so nobody "
         "knows what was spent. Bring back a copy of the whole file, or start a new run in another folder."
-    )
-
-
-def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot write the privacy ledger {path}: {error.strerror or error}. No noise was drawn that it does not know of: make "
-        "room or change the folder's permissions, then go on with --resume."
     )

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from sketchfed.algorithms import Replica, State
 from sketchfed.errors import StorageError
-from sketchfed.runs.storage import replace_file, storing
 from sketchfed.server import Ledger
+from sketchfed.storage import replace_file, storing
 
 FILE = "checkpoint.safetensors"
 MEMORIES = "memories"

@@ -14,7 +14,7 @@ from sketchfed.errors import InputError, StorageError
 from sketchfed.privacy.accounting import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.runs.checkpoint import Checkpoints
-from sketchfed.runs.storage import replace_file, storing, sync_folder
+from sketchfed.storage import replace_file, storing, sync_folder
 
 CONFIG, METRICS, SUMMARY, LOCK = "config.toml", "metrics.jsonl", "summary.json", ".lock"
 PRIVACY = "privacy.jsonl"

@@ -51,6 +51,7 @@ def run(
         ratio = 0.01            # numbers sent / parameters
         bits = 4
 
+    With [privacy] noise is calibrated for an ε, and with [secure] the server sees sums only: examples/private-secure.toml.
     Every key but the names has a default; docs/running.md has them all.
     """
     from sketchfed.config import load_config

@@ -32,7 +32,9 @@ def test_there_are_examples_of_every_algorithm():
     assert len(FILES) >= 5
 
 
-@pytest.mark.parametrize(("name", "rounds", "accuracy"), [("digits-iterative", 20, 0.5), ("own-model", 8, 0.9), ("private-secure", 10, 0.3)])
+@pytest.mark.parametrize(
+    ("name", "rounds", "accuracy"), [("digits-iterative", 20, 0.5), ("own-model", 8, 0.9), ("private-secure", 10, 0.3)]
+)
 def test_an_example_that_needs_no_file_trains(name, rounds, accuracy):
     run = sketchfed.run(load_config(f"{name}.toml", [f"algorithm.rounds={rounds}", "engine.evaluate_every=5"]))
     assert run.accuracy > accuracy

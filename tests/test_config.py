@@ -164,7 +164,7 @@ def merged(*parts):
 
 @st.composite
 def configurations(draw):
-    name = draw(st.sampled_from(sorted(ALGORITHMS)))
+    name = draw(st.sampled_from(sorted(name for name, kind in ALGORITHMS.items() if not kind.private)))
     own = {
         "fedavg": some(error_feedback=st.booleans(), prediction=st.booleans()),
         "iterative": some(form=st.sampled_from(["unbiased", "projection"])),
@@ -248,6 +248,9 @@ UNKNOWN = [
     ),
     ({"algorithm": {"name": "iterative"}, "sketch": {"nonzeros": 4}}, "there is no key in [sketch] named 'nonzeros'"),
     ({"codec": {"name": "dence"}}, "there is no codec named 'dence'. Did you mean 'dense'?"),
+    ({"privacy": {"epsilom": 3.0}}, "there is no key in [privacy] named 'epsilom'. Did you mean 'epsilon'?"),
+    ({"privacy": {"epsilon": 3.0, "unit": "clients"}}, "there is no privacy.unit named 'clients'. Did you mean 'client'?"),
+    ({"secure": {"survivers": 0.9}}, "there is no key in [secure] named 'survivers'. Did you mean 'survivors'?"),
     ({"engine": {"name": "lokal"}}, "there is no engine.name named 'lokal'. Did you mean 'local'?"),
 ]
 
@@ -276,6 +279,8 @@ WRONG_TYPES = [
     ({"codec": {"name": "top_k", "ratio": "few"}}, "codec.ratio must be a number, got 'few'."),
     ({"codec": {"name": "top_k", "bits": "4"}}, "codec.bits must be an integer, got '4'."),
     ({"codec": {"name": "top_k", "size": True}}, "codec.size must be an integer, got True."),
+    ({"privacy": {"epsilon": "3"}}, "privacy.epsilon must be a number, got '3'."),
+    ({"secure": {"bits": 16.5}}, "secure.bits must be an integer, got 16.5."),
     ({"model": {"hidden": "wide"}}, "model.hidden must be a list, got 'wide'."),
     ({"model": {"hidden": [20, 2.5]}}, "model.hidden[1] must be an integer, got [20, 2.5]."),
 ]

@@ -19,6 +19,7 @@ import sketchfed
 from sketchfed.algorithms import ALGORITHMS
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.config import Config, DataSettings, EngineSettings, ModelSettings, load_config
+from sketchfed.protection import PrivacySettings, SecureSettings
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -181,6 +182,9 @@ LISTED = [
     ("data", "data", "DATA_SETS"),
     ("data", "data", "PARTITIONS"),
 ]
-STRUCTS = (Config, DataSettings, ModelSettings, EngineSettings, SketchSettings, CodecSettings)
-TABLES = {"data", "model", "algorithm", "sketch", "codec", "engine", "options"}
+STRUCTS = (
+    *(Config, DataSettings, ModelSettings, EngineSettings, SketchSettings, CodecSettings),
+    *(PrivacySettings, SecureSettings),
+)
+TABLES = {"data", "model", "algorithm", "sketch", "codec", "privacy", "secure", "engine", "options"}
 """Fields that are tables of a configuration, or stand for the options of what a table names."""

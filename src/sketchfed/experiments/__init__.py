@@ -25,6 +25,7 @@ EXPERIMENTS = {
     "codecs-at-equal-bytes": "sketchfed.experiments.codecs_at_equal_bytes",
     "private-accuracy": "sketchfed.experiments.private_accuracy",
     "private-accuracy-clients": "sketchfed.experiments.private_accuracy",
+    "private-accuracy-clients-secure": "sketchfed.experiments.private_accuracy",
     "privacy-audit": "sketchfed.experiments.privacy_audit",
     "global-rate": "sketchfed.experiments.global_rate",
     "rand-proj-figure-2": "sketchfed.experiments.rand_proj_identical",

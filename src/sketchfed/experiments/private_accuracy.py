@@ -20,7 +20,10 @@ METHODS: dict[str, Table] = {
 }
 """What is compared: an algorithm, and where its noise goes."""
 SAME_STEPS = {"sketch, secure sums": "sketch"}
-"""Methods that take the steps of another one, and so its tuning: they differ in how the sum is made."""
+"""Methods that take the steps of another one at example level, and so its tuning: they differ in how the sum is made.
+
+At client level they differ in their noise too, since nothing amplifies against a server that knows who took part.
+"""
 WHERE = ("data", "epsilon", "method", "ratio")
 
 
@@ -107,12 +110,13 @@ def arm(settings: Settings, place: Place, *, rate: float, seed: int, validation:
 def run(settings: Settings, folder: Path) -> None:
     """Tune the rate of every method by one rule on a validation split, run it with all seeds, and write it up."""
     compared = places(settings)
-    own = [place for place in compared if SAME_STEPS.get(place[2]) not in settings.methods]
+    same = SAME_STEPS if settings.level == "example" else {}
+    own = [place for place in compared if same.get(place[2]) not in settings.methods]
     rates = tuned(settings, own, folder / "tuning.jsonl")
 
     def rate_of(place: Place) -> float:
         data, epsilon, method, ratio = place
-        return rates[place] if place in rates else rates[data, epsilon, SAME_STEPS[method], ratio]
+        return rates[place] if place in rates else rates[data, epsilon, same[method], ratio]
 
     final = [  # seed by seed, so that what is there at any time is balanced
         arm(settings, place, rate=rate_of(place), seed=seed, validation=0.0) for seed in settings.seeds for place in compared

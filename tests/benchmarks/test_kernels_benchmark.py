@@ -1,35 +1,26 @@
 """The kernel benchmark runs, records and draws. How fast anything is, is not for a test to say."""
 
-import io
 import json
-from contextlib import redirect_stdout
-from importlib.util import module_from_spec, spec_from_file_location
 from xml.etree import ElementTree
 
 import pytest
+from quick import load, run_quickly
 
 from sketchfed.errors import InputError
-from sketchfed.shipped import shipped
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    """Loaded by its path, as the command line does, with next to nothing to do."""
-    spec = spec_from_file_location("sketchfed_benchmark_kernels", shipped("benchmarks") / "kernels.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.QUICK = module.Plan(transforms=(10, 16), tenths=(10, 14), hundredths=(14,), rounds=1, turn=1e-5, starts=1)
-    return module
+    return load("kernels", transforms=(10, 16), tenths=(10, 14), hundredths=(14,), rounds=1, turn=1e-5, starts=1)
 
 
 @pytest.fixture(scope="module")
 def run(benchmark, tmp_path_factory):
     """The folder of a run without the C library, and what it printed."""
-    folder, printed = tmp_path_factory.mktemp("bench"), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+    with pytest.MonkeyPatch.context() as patch:
         patch.delenv("FFHT_LIBRARY", raising=False)
-        benchmark.main(folder=folder, quick=True)
-    return folder, " ".join(printed.getvalue().split())
+        made = run_quickly(benchmark, tmp_path_factory.mktemp("bench"))
+    return made.folder, made.printed
 
 
 def rows_of(folder):

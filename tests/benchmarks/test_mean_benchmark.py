@@ -1,25 +1,16 @@
 """The benchmark of decoding runs, records and draws. How fast anything is, is not for a test to say."""
 
-import io
-import json
-from contextlib import redirect_stdout
-from importlib.util import module_from_spec, spec_from_file_location
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-
-from sketchfed.shipped import shipped
+from quick import load, run_quickly
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    """Loaded by its path, as the command line does, with next to nothing to do."""
-    spec = spec_from_file_location("sketchfed_benchmark_mean", shipped("benchmarks") / "mean.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load("mean", settings=((4, 12),), logs=(10, 14), rounds=1, turn=1e-5)
     module.DIM = 128
-    module.QUICK = module.Plan(settings=((4, 12),), logs=(10, 14), rounds=1, turn=1e-5)
     module.scale = lambda dim: [  # what it does in a process of its own, here
         module.Measurement(
             topic="scale", what="decode", seconds=module._decoded_alone(dim)[0], facts={"dim": dim, "clients": 50}
@@ -30,11 +21,7 @@ def benchmark():
 
 @pytest.fixture(scope="module")
 def run(benchmark, tmp_path_factory):
-    folder, printed = tmp_path_factory.mktemp("bench"), io.StringIO()
-    with redirect_stdout(printed):
-        benchmark.main(folder=folder, quick=True)
-    rows = [json.loads(line) for line in (folder / "mean.jsonl").read_text().splitlines()]
-    return folder, rows, " ".join(printed.getvalue().split())
+    return run_quickly(benchmark, tmp_path_factory.mktemp("bench"))
 
 
 def test_everything_is_measured_and_what_was_asked_is_judged(run):

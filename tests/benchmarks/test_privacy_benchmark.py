@@ -1,37 +1,25 @@
 """The benchmark of noise runs, records and draws, and its peers draw the same noise. How fast is not for a test to say."""
 
-import io
-import json
-from contextlib import redirect_stdout
 from fractions import Fraction
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import scipy.stats
+from quick import load, run_quickly
 
 from sketchfed.seeds import SecretSeed
-from sketchfed.shipped import shipped
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    """Loaded by its path, as the command line does, with next to nothing to do."""
-    spec = spec_from_file_location("sketchfed_benchmark_privacy", shipped("benchmarks") / "privacy.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.QUICK = module.Plan(deviations=(0.5, 4.5), samples=500, opendp_samples=50, shapes=((3, 20),), rounds=1, turn=1e-5)
-    return module
+    return load("privacy", deviations=(0.5, 4.5), samples=500, opendp_samples=50, shapes=((3, 20),), rounds=1, turn=1e-5)
 
 
 @pytest.fixture(scope="module")
 def run(benchmark, tmp_path_factory):
-    folder, printed = tmp_path_factory.mktemp("bench"), io.StringIO()
-    with redirect_stdout(printed):
-        benchmark.main(folder=folder, quick=True)
-    rows = [json.loads(line) for line in (folder / "privacy.jsonl").read_text().splitlines()]
-    return folder, rows, " ".join(printed.getvalue().split())
+    return run_quickly(benchmark, tmp_path_factory.mktemp("bench"))
 
 
 def test_everything_is_measured_and_what_was_asked_is_judged(run):

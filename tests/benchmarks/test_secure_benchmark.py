@@ -1,36 +1,20 @@
 """The benchmark of secure sums runs, records and draws. How fast anything is, is not for a test to say."""
 
-import io
-import json
-from contextlib import redirect_stdout
-from importlib.util import module_from_spec, spec_from_file_location
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-
-from sketchfed.shipped import shipped
+from quick import load, run_quickly
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    """Loaded by its path, as the command line does, with next to nothing to do."""
-    spec = spec_from_file_location("sketchfed_benchmark_secure", shipped("benchmarks") / "secure.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.QUICK = module.Plan(
-        clients=(6, 12), size=200, dropouts=(0.0, 0.17), sampled=2, masks=((1_000, 16),), rounds=1, turn=1e-5
-    )
-    return module
+    return load("secure", clients=(6, 12), size=200, dropouts=(0.0, 0.17), sampled=2, masks=((1_000, 16),), rounds=1, turn=1e-5)
 
 
 @pytest.fixture(scope="module")
 def run(benchmark, tmp_path_factory):
-    folder, printed = tmp_path_factory.mktemp("bench"), io.StringIO()
-    with redirect_stdout(printed):
-        benchmark.main(folder=folder, quick=True)
-    rows = [json.loads(line) for line in (folder / "secure.jsonl").read_text().splitlines()]
-    return folder, rows, " ".join(printed.getvalue().split())
+    return run_quickly(benchmark, tmp_path_factory.mktemp("bench"))
 
 
 def test_masks_are_raced_against_flowers(run):

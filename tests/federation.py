@@ -9,7 +9,7 @@ from problems import SEED, dense_model, examples
 from sketchfed import PublicSeed
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.engines import Engine, LocalEngine, Participant
-from sketchfed.protection import PrivacySettings, SecureSettings, resolve
+from sketchfed.protection import PrivacySettings, SecureSettings, make_protection
 from sketchfed.protection.resolve import completed_work
 from sketchfed.server import Server
 from sketchfed.training import Examples, make_trainer
@@ -93,7 +93,7 @@ def federation(
     trainer.check(data[0])
     algorithm = completed_work(algorithm.resolved(trainer.dim, len(data)), privacy)
     sizes = [len(part.x) for part in data]
-    protection = resolve(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
+    protection = make_protection(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
     state = algorithm.begin(flatten(module))
     participant = Participant(algorithm=algorithm, trainer=trainer, seed=seed, clients=len(data), protection=protection)
     start = state.replica if shared_start else None

@@ -14,8 +14,7 @@ from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.models import MODELS
 from sketchfed.plugins import resolve
-from sketchfed.protection import PrivacySettings, Protection, SecureSettings
-from sketchfed.protection import resolve as resolve_protection
+from sketchfed.protection import PrivacySettings, Protection, SecureSettings, make_protection
 from sketchfed.protection.resolve import completed_work
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import SKETCHES
@@ -180,7 +179,7 @@ class Config:
     def protection(self, *, dim: int, sizes: Sequence[int]) -> Protection | None:
         """How updates are protected between encoding and the wire."""
         seed, algorithm = PublicSeed(self.seed), self.algorithm
-        return resolve_protection(algorithm, privacy=self.privacy, secure=self.secure, dim=dim, sizes=sizes, seed=seed)
+        return make_protection(algorithm, privacy=self.privacy, secure=self.secure, dim=dim, sizes=sizes, seed=seed)
 
     def to_tables(self) -> Table:
         """Plain tables from which `load_config` makes the same configuration."""

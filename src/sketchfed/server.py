@@ -8,19 +8,18 @@ from functools import partial
 from secrets import token_hex
 from statistics import median
 
-import numpy as np
-
 from sketchfed.algorithms import Algorithm, RoundContext, State
 from sketchfed.algorithms.base import cohort, to_snapshot
 from sketchfed.engines.base import Engine
 from sketchfed.errors import DivergedError, SecureSumError, SketchfedError, WireError
 from sketchfed.kernels.finite import all_finite
 from sketchfed.privacy.ledger import PrivacyLedger
+from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import Protection
 from sketchfed.protection.sums import noised_sum, recovered_sum
 from sketchfed.protection.terms import terms_of
 from sketchfed.secure import SecureServer, run_stages
-from sketchfed.seeds import PublicSeed, SecretSeed, secret_bytes
+from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack, unpack
 
 log = logging.getLogger("sketchfed")
@@ -72,7 +71,8 @@ class Server:
         """The clients of the next round: so many of all, or, where cohorts are hidden, each by its own chance."""
         population = self.engine.clients
         if self.protection is not None and self.protection.hidden:
-            return hidden_cohort(self.protection.secret(self.round, "cohort"), population, self.algorithm.participation)
+            secret = self.protection.secret(self.round, "cohort")
+            return [int(client) for client in poisson_sample(secret, population, chance=self.algorithm.participation)]
         return cohort(self.seed, self.round, population=population, count=self.algorithm.planned(population))
 
     @property
@@ -269,12 +269,6 @@ class Server:
             clients = [client for client, own in reasons.items() if own == reason]
             named = ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
             log.warning("round %d goes on without client %s: %s", self.round + 1, named, reason)
-
-
-def hidden_cohort(secret: SecretSeed, population: int, chance: float) -> list[int]:
-    """Each client with the same chance, independent of the others (Poisson sampling), known to who holds the secret."""
-    words = np.frombuffer(secret_bytes(secret, 8 * population), "<u8")
-    return [int(client) for client in np.flatnonzero(words < np.uint64(min(int(chance * 2**64), 2**64 - 1)))]
 
 
 def wild(norms: Mapping[int, float], ratio: float) -> dict[int, str]:

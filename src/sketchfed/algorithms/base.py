@@ -1,6 +1,7 @@
 """What every algorithm is: pure functions over explicit state, with its settings as fields."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -68,6 +69,14 @@ def round_seed(seed: PublicSeed, index: int) -> PublicSeed:
 def cohort(seed: PublicSeed, index: int, *, population: int, count: int) -> list[int]:
     """The clients of a round, `count` of all, uniform without replacement, ascending."""
     return [int(client) for client in subset(round_seed(seed, index).child("cohort").stream, dim=population, size=count)]
+
+
+def most_participations(seed: PublicSeed, *, rounds: int, population: int, count: int) -> int:
+    """In how many of the first rounds the client takes part that takes part most often."""
+    counts: Counter[int] = Counter()
+    for index in range(rounds):
+        counts.update(cohort(seed, index, population=population, count=count))
+    return max(counts.values())
 
 
 @dataclass(frozen=True, kw_only=True)

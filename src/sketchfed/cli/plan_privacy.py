@@ -1,6 +1,5 @@
 """`sketchfed plan privacy`: the noise that an ε takes, by the papers' formulas and by the accountants."""
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -157,12 +156,9 @@ def _most_rounds(clients: int, cohort: int, rounds: int, seed: int, given: int |
         bound = min(rounds, int(binom.isf(1e-3 / clients, rounds, cohort / clients)))
         return bound, f"a client takes part in {mean}, and none in more than {bound:,} with probability 0.999"
     from sketchfed import PublicSeed
-    from sketchfed.algorithms.base import cohort as drawn
+    from sketchfed.algorithms.base import most_participations
 
-    counts: Counter[int] = Counter()
-    for index in range(rounds):
-        counts.update(drawn(PublicSeed(seed), index, population=clients, count=cohort))
-    most = max(counts.values())
+    most = most_participations(PublicSeed(seed), rounds=rounds, population=clients, count=cohort)
     return most, f"a client takes part in {mean}, one of them in {most:,} (seed {seed})"
 
 

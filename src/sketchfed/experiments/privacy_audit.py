@@ -16,7 +16,7 @@ from sketchfed.engines import LocalEngine, Participant
 from sketchfed.experiments.arms import Arm, Row, run_arms
 from sketchfed.experiments.tables import write_table
 from sketchfed.privacy.audit import AuditResult, audit, orthogonal_canaries
-from sketchfed.protection import PrivacySettings, Protection, SecureSettings, resolve
+from sketchfed.protection import PrivacySettings, Protection, SecureSettings, make_protection
 from sketchfed.seeds import PublicSeed
 from sketchfed.server import Server
 from sketchfed.training import Examples, LocalWork
@@ -144,7 +144,7 @@ def _scores(
     noise = int(seed.child("noise").words(1)[0])  # so that an audit can be repeated
     privacy = PrivacySettings(epsilon=epsilon, delta=settings.delta, clip=1.0, insecure_noise_seed=noise, **pipeline.privacy)
     sizes = [max(1, len(part.x)) for part in data]
-    claimed = resolve(algorithm, privacy=privacy, secure=pipeline.secure, dim=settings.dim, sizes=sizes, seed=seed)
+    claimed = make_protection(algorithm, privacy=privacy, secure=pipeline.secure, dim=settings.dim, sizes=sizes, seed=seed)
     assert claimed is not None
     assert claimed.privacy is not None
     really = replace(claimed, privacy=replace(claimed.privacy, epsilon=None, noise_multiplier=share * claimed.multiplier))

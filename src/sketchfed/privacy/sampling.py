@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from sketchfed.errors import InputError
 from sketchfed.kernels import discrete_gaussian as kernels
-from sketchfed.seeds import SecretSeed, SecretStream
+from sketchfed.seeds import SecretSeed, SecretStream, secret_bytes
 
 LEAST_DEVIATION, MOST_DEVIATION = 0.25, 2.0**30
 _MOST_BITS = 46  # of u and of v·t, below which no product in the kernel overflows
@@ -53,6 +53,17 @@ def variance_above(deviation: float) -> Fraction:
     scale_log = _scale_log(exact)
     v = 1 << _PRECISE_BITS - scale_log
     return Fraction(math.ceil(exact * v / (1 << scale_log)) << scale_log, v)
+
+
+def poisson_sample(secret: SecretSeed, count: int, *, chance: float) -> npt.NDArray[np.int64]:
+    """Which of `count` things are chosen, each with the same chance and independent of the others; ascending.
+
+    Chances are multiples of 2⁻⁶⁴, rounded down.
+    """
+    if chance >= 1:
+        return np.arange(count)
+    words = np.frombuffer(secret_bytes(secret, 8 * count), "<u8")
+    return np.flatnonzero(words < np.uint64(int(chance * 2**64)))
 
 
 def secret_normals(secret: SecretSeed, count: int) -> npt.NDArray[np.float64]:

@@ -16,7 +16,7 @@ from sketchfed.training.private import probability
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """The settings of [privacy] and [secure], for an algorithm, a model and its clients. They fit each other (`checked`)."""
+    """The settings of [privacy] and [secure], for an algorithm, a model and its clients, made to fit by `make_protection`."""
 
     algorithm: Algorithm
     dim: int
@@ -127,7 +127,7 @@ class Protection:
         return SecretSeed.insecure(self.privacy.insecure_noise_seed).child("round", round_index).child(label, index)
 
     def code(self, seed: PublicSeed, index: int) -> LinearCode:
-        """How the packets of a round depend on changes; `checked` made sure that they do so linearly."""
+        """How the packets of a round depend on changes; `make_protection` made sure that they do so linearly."""
         code = self.algorithm.code(self.dim, RoundContext(round=index, seed=seed, client=0))
         assert code is not None
         return code

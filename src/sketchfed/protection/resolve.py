@@ -1,11 +1,10 @@
 """From the tables [privacy] and [secure] to a protection that holds together: what cannot work is refused before round 1."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sketchfed.algorithms import Algorithm, RoundContext
-from sketchfed.algorithms.base import cohort
+from sketchfed.algorithms.base import most_participations
 from sketchfed.errors import InputError
 from sketchfed.privacy.accounting import Charge, calibrated, check_delta, epsilon_of
 from sketchfed.protection.protection import Protection
@@ -20,7 +19,7 @@ def completed_work(algorithm: Algorithm, privacy: PrivacySettings | None) -> Alg
     return replace(algorithm, local_steps=1)
 
 
-def resolve(
+def make_protection(
     algorithm: Algorithm,
     *,
     privacy: PrivacySettings | None,
@@ -59,10 +58,7 @@ def participations(protection: Protection, seed: PublicSeed) -> int:
     rounds = protection.algorithm.rounds
     if protection.hidden or protection.cohort == protection.population:
         return rounds
-    counts: Counter[int] = Counter()
-    for index in range(rounds):
-        counts.update(cohort(seed, index, population=protection.population, count=protection.cohort))
-    return max(counts.values())
+    return most_participations(seed, rounds=rounds, population=protection.population, count=protection.cohort)
 
 
 def _calibrated(protection: Protection, seed: PublicSeed) -> Protection:

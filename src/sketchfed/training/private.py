@@ -7,11 +7,11 @@ is public, not by the size it had.
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from sketchfed.seeds import SecretSeed, secret_bytes
+from sketchfed.privacy.sampling import poisson_sample
+from sketchfed.seeds import SecretSeed
 from sketchfed.training.base import Examples, LocalWork, Trainer
 
 Noise = Callable[[Tensor, SecretSeed], Tensor]
@@ -28,8 +28,7 @@ def poisson_batch(examples: Examples, chance: float, secret: SecretSeed) -> Exam
     """Each example with the same chance, independent of the others."""
     if chance >= 1:
         return examples
-    words = np.frombuffer(secret_bytes(secret.child("batch"), 8 * len(examples.x)), "<u8")
-    chosen = torch.from_numpy(np.flatnonzero(words < np.uint64(int(chance * 2**64))))
+    chosen = torch.from_numpy(poisson_sample(secret.child("batch"), len(examples.x), chance=chance))
     return Examples(examples.x[chosen], examples.y[chosen])
 
 

@@ -19,11 +19,11 @@ def initialise(module: nn.Module, seed: PublicSeed) -> nn.Module:
     for index, layer in enumerate(layers):
         bound = 1 / math.sqrt(layer.weight[0].numel()) if len(layers) > 1 else 0.0
         for name, parameter in layer.named_parameters():
-            _fill(parameter, bound, seed.child(f"layer.{name}", index))
+            fill(parameter, bound, seed.child(f"layer.{name}", index))
     return module
 
 
-def _fill(parameter: Tensor, bound: float, seed: PublicSeed) -> None:
+def fill(parameter: Tensor, bound: float, seed: PublicSeed) -> None:
     """Midpoints of 2^24 equal intervals: exact in float32 before they are scaled."""
     words = philox.words(seed.stream, parameter.numel())[: parameter.numel()] >> np.uint32(8)
     centred = (words.astype(np.float64) + 0.5) * 2.0**-23 - 1

@@ -37,6 +37,7 @@ class Balanced(ColumnSketch):
     source = "Zhang & Wang 2021, App. E"
     cost = "dim look-ups"
     alpha_formula = "2 dim/size"
+    orthogonal = True
     wide = False
 
     @property

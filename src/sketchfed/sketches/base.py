@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -39,6 +40,8 @@ class Sketch(ABC):
     """Whether size may exceed dim."""
     reads_all: ClassVar[bool] = True
     """Whether every coordinate reaches some coefficient, so that what is not finite shows there."""
+    orthogonal: ClassVar[bool] = False
+    """Whether the rows of R are orthogonal for every seed, so that RRᵀ is diagonal: `loads`."""
 
     def __post_init__(self) -> None:
         for name, value in (("dim", self.dim), ("size", self.size)):
@@ -76,6 +79,12 @@ class Sketch(ABC):
         """Rᵀy: shape `(..., size)` to `(..., dim)`. E[adjoint(apply(x))] = x."""
         self._check(y, self.size, "y", "adjoint")
         return self._mapped(y, transposed=True)
+
+    @cached_property
+    def loads(self) -> Tensor:
+        """The diagonal `(size,)` of RRᵀ where rows are orthogonal: how many coordinates a bucket holds, 0 for an empty one."""
+        assert self.orthogonal
+        return self.apply(self.adjoint(torch.ones(self.size)))
 
     def _mapped(self, t: Tensor, *, transposed: bool) -> Tensor:
         if _needs_no_derivative(t):

@@ -23,6 +23,7 @@ class Count(ColumnSketch):
     source = "Song et al. 2023, Def. D.5"
     cost = "dim hashes"
     alpha_formula = "3 dim/size"
+    orthogonal = True
 
     @property
     def alpha(self) -> float:

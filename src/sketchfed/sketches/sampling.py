@@ -27,6 +27,7 @@ class Sampling(Sketch):
     source = "Song et al. 2023, Def. D.8"
     cost = "size look-ups"
     alpha_formula = "dim²/size"
+    orthogonal = True
     wide = False
     reads_all = False
 

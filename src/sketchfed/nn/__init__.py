@@ -1,0 +1,19 @@
+"""Layers and models that train through sketches of their weights: double-blind collaborative learning (Zhang & Wang 2021)."""
+
+from sketchfed.nn.convert import blind, draw, output_layer, sketch_model, sketched_layers
+from sketchfed.nn.layers import BlindConv2d, BlindLinear, SketchedConv2d, SketchedLinear, blind_layer, columns, sketch_size
+
+__all__ = [
+    "BlindConv2d",
+    "BlindLinear",
+    "SketchedConv2d",
+    "SketchedLinear",
+    "blind",
+    "blind_layer",
+    "columns",
+    "draw",
+    "output_layer",
+    "sketch_model",
+    "sketch_size",
+    "sketched_layers",
+]

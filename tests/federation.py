@@ -82,16 +82,17 @@ def federation(
     seed: PublicSeed = SEED,
     workers: int = 1,
     apart: bool = False,
-    shared_start: bool = True,
+    shared_start: bool | None = None,
     tamper: Tamper = dict,
     privacy: PrivacySettings | None = None,
     secure: SecureSettings | None = None,
 ) -> Server:
     """A server over clients with this data; its engine is a `Tap`."""
     module = module or dense_model("linear")
+    shared_start = algorithm.shows_weights if shared_start is None else shared_start
     trainer = make_trainer(module, loss)
     trainer.check(data[0])
-    algorithm = completed_work(algorithm.resolved(trainer.dim, len(data)), privacy)
+    algorithm = completed_work(algorithm.resolved(trainer.dim, len(data)), privacy).fitted(module)
     sizes = [len(part.x) for part in data]
     protection = make_protection(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
     state = algorithm.begin(flatten(module))

@@ -150,6 +150,7 @@ families = st.one_of(
 )
 
 
+ways = st.sampled_from(["plain", "sketched", "withheld"])
 codecs = st.one_of(
     st.builds(lambda name: {"name": name}, st.sampled_from(sorted(CODECS))),
     st.builds(lambda size: {"name": "top_k", "bits": 4, **size}, sizes),
@@ -169,10 +170,13 @@ def configurations(draw):
         "fedavg": some(error_feedback=st.booleans(), prediction=st.booleans()),
         "iterative": some(form=st.sampled_from(["unbiased", "projection"])),
         "fetchsgd": some(rows=st.sampled_from([1, 3, 5, 9]), fetched=st.integers(1, 99), masking=st.booleans()),
+        "dbcl": some(vary=st.floats(0, 0.9), exclude=st.just(["3"]), output=ways, biases=ways, public_start=st.booleans()),
     }[name]
     tables = {"data": draw(data), "model": draw(models), "algorithm": {"name": name, **draw(merged(local_work, how_long, own))}}
     if name == "iterative":
         tables["sketch"] = draw(merged(families, sizes, bits, some(bits_down=st.sampled_from([8, 4]))))
+    elif name == "dbcl":
+        tables["sketch"] = draw(merged(families, sizes))
     elif name == "fetchsgd":
         tables["sketch"] = draw(merged(sizes, st.just({"name": "count"})))
     elif draw(st.booleans()):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import tomli_w
+from torch import nn
 
 from sketchfed.algorithms import ALGORITHMS, Algorithm, FedAvg, Iterative
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
@@ -158,10 +159,10 @@ class Config:
             words.append("secure sums")
         return " ".join(words)
 
-    def completed(self, *, dim: int, sizes: Sequence[int]) -> "Config":
+    def completed(self, *, dim: int, sizes: Sequence[int], module: nn.Module | None = None) -> "Config":
         """The same with every default spelled out, also those that hang on the model's size and the clients' examples.
 
-        `sizes` says how many examples each client has.
+        `sizes` says how many examples each client has. Algorithms that look at layers need the `module`.
         """
         clients = len(sizes)
         algorithm = completed_work(self.algorithm.resolved(dim, clients), self.privacy)
@@ -173,12 +174,12 @@ class Config:
             algorithm = replace(algorithm, sketch=replace(sketch, ratio=ratio))  # type: ignore[call-arg]
         data, model = self.data.completed(clients), self.model.completed()
         full = replace(self, data=data, model=model, algorithm=algorithm)
-        protection = full.protection(dim=dim, sizes=sizes)
+        protection = full.protection(dim=dim, sizes=sizes, module=module)
         return full if protection is None else replace(full, privacy=protection.privacy)
 
-    def protection(self, *, dim: int, sizes: Sequence[int]) -> Protection | None:
+    def protection(self, *, dim: int, sizes: Sequence[int], module: nn.Module | None = None) -> Protection | None:
         """How updates are protected between encoding and the wire."""
-        seed, algorithm = PublicSeed(self.seed), self.algorithm
+        seed, algorithm = PublicSeed(self.seed), self.algorithm if module is None else self.algorithm.fitted(module)
         return make_protection(algorithm, privacy=self.privacy, secure=self.secure, dim=dim, sizes=sizes, seed=seed)
 
     def to_tables(self) -> Table:
@@ -260,7 +261,8 @@ def _algorithm(tables: Table) -> Algorithm:
         given.setdefault("sketch", {})
     for inner, own in given.items():
         default = getattr(kind(), inner) or _INNER[inner]()
-        table[inner] = with_options({"name": default.name} | own, _INNER[inner])
+        usual = {} if {"ratio", "size"} & own.keys() or default.ratio is None else {"ratio": default.ratio}
+        table[inner] = with_options({"name": default.name} | usual | own, _INNER[inner])
     algorithm = to_struct(table, kind, "algorithm")
     sketch: SketchSettings | None = getattr(algorithm, "sketch", None)
     if sketch is not None:

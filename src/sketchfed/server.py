@@ -9,7 +9,7 @@ from secrets import token_hex
 from statistics import median
 
 from sketchfed.algorithms import Algorithm, RoundContext, State
-from sketchfed.algorithms.base import cohort, to_snapshot
+from sketchfed.algorithms.base import cohort
 from sketchfed.engines.base import Engine
 from sketchfed.errors import DivergedError, SecureSumError, SketchfedError, WireError
 from sketchfed.kernels.finite import all_finite
@@ -90,14 +90,14 @@ class Server:
 
     def advance(self) -> None:
         """One round. What it may cost in privacy is written down before anything leaves, and what it did cost afterwards."""
-        chosen = self.cohort()
+        chosen, whole = self.cohort(), 0 if self.algorithm.incremental else len(self._whole())
         if self.protection is not None and self.protection.secure is not None:
             packets = [self._summed_securely(self.protection, chosen)]
         else:
             packets = self._gathered(chosen)
         self.state, update = self._stepped(packets)
         packed = None if update is None else pack(update.stamped(round=self.round - 1))
-        self.ledger.broadcast_bytes += self._whole_size if packed is None else len(packed)
+        self.ledger.broadcast_bytes += whole if packed is None else len(packed)
         if packed is not None:
             self._remember(packed)
 
@@ -221,8 +221,7 @@ class Server:
 
     def _whole(self) -> bytes:
         if self._packed[0] != self.round:
-            snapshot = to_snapshot(self.state.replica, self.algorithm.replicated)
-            self._packed = self.round, pack(snapshot)
+            self._packed = self.round, pack(self.algorithm.snapshot(self.state.replica, self.seed))
         return self._packed[1]
 
     def _accepted(self, tasks: Mapping[int, bytes], replies: Mapping[int, bytes]) -> tuple[dict[int, Packet], dict[int, str]]:

@@ -64,8 +64,8 @@ def check_keys(where: str, keys: Iterable[str], known: Iterable[str]) -> None:
 
 
 def keys_of(kind: type) -> list[str]:
-    """The keys of a struct's own; what else its table has are options of what it names."""
-    return [setting.name for setting in fields(kind) if setting.name != "options"]
+    """The keys of a struct's own; what else its table has are options of what it names. Private fields are no settings."""
+    return [setting.name for setting in fields(kind) if setting.name != "options" and not setting.name.startswith("_")]
 
 
 def with_options(table: Table, kind: type) -> Table:
@@ -76,7 +76,7 @@ def with_options(table: Table, kind: type) -> Table:
 
 def flat(settings: Any) -> Table:
     """A struct as a table: without what is absent, options beside the rest."""
-    table = {key: value for key, value in asdict(settings).items() if value is not None}
+    table = {key: value for key, value in asdict(settings).items() if value is not None and not key.startswith("_")}
     options: Table = table.pop("options", {})
     return table | options
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from secrets import randbits, token_bytes
 from typing import Any
 
 import torch
@@ -87,14 +88,17 @@ def from_config(config: Config) -> Workload:
         dataset = data.hold_out(dataset, config.data.validation, seed.child("validation"))
     clients = config.data.clients or (None if config.data.partition == "natural" else DEFAULT_CLIENTS)
     parts = data.partition(dataset, name=config.data.partition, clients=clients, seed=seed.child("partition"), **spreading)
+    secret = config.algorithm.secret_start
+    start = PublicSeed.from_bytes(token_bytes(16)) if secret else seed.child("model")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed % 2**63)  # for models that are not ours and draw their own first weights
+        # For models that are not ours and draw their own first weights.
+        torch.manual_seed(randbits(63) if secret else config.seed % 2**63)
         module = models.build(
-            config.model.name, shape=dataset.shape, outputs=dataset.outputs, seed=seed.child("model"), **config.model.options
+            config.model.name, shape=dataset.shape, outputs=dataset.outputs, seed=start, **config.model.options
         )
     loss = "cross_entropy" if dataset.task == "classification" else "squares"
-    built_in = config.model.name in models.MODELS
-    return Workload(dataset=dataset, parts=parts, module=module, loss=loss, shared_start=built_in)
+    shared_start = config.model.name in models.MODELS and config.algorithm.shows_weights
+    return Workload(dataset=dataset, parts=parts, module=module, loss=loss, shared_start=shared_start)
 
 
 def from_objects(module: nn.Module, clients: Sequence[Any], test: Any, loss: Loss | str | None, task: str) -> Workload:

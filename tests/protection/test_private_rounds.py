@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from federation import advanced, data_of, federation, weights_of
-from sketchfed.algorithms import FedAvg, FetchSgd, Iterative
+from sketchfed.algorithms import Dbcl, FedAvg, FetchSgd, Iterative
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import PrivacySettings
@@ -23,6 +23,7 @@ ALGORITHMS = {
     "sketched": FedAvg(codec=CodecSettings(name="sketched"), sketch=SKETCHED, local_rate=0.1),
     "iterative": Iterative(sketch=SKETCHED, local_rate=0.1),
     "fetchsgd": FetchSgd(sketch=SketchSettings(name="count", ratio=0.6), rows=3, local_rate=0.1),
+    "dbcl": Dbcl(sketch=SketchSettings(name="balanced", ratio=0.5), vary=0.4, output="sketched", local_rate=0.1),
 }
 
 

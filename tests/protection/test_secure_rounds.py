@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from federation import Tap, advanced, data_of, federation, weights_of
-from sketchfed.algorithms import FedAvg, FetchSgd, Iterative
+from sketchfed.algorithms import Dbcl, FedAvg, FetchSgd, Iterative
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.errors import SecureSumError
 from sketchfed.protection import PrivacySettings, SecureSettings
@@ -21,6 +21,7 @@ ALGORITHMS = {
     "sketched": FedAvg(codec=CodecSettings(name="sketched"), sketch=SKETCHED, local_rate=0.1),
     "iterative": Iterative(sketch=SKETCHED, local_rate=0.1, global_momentum=0.5),
     "fetchsgd": FetchSgd(sketch=SketchSettings(name="count", ratio=0.6), rows=3, local_rate=0.1),
+    "dbcl": Dbcl(sketch=SketchSettings(name="balanced", ratio=0.5), vary=0.4, output="sketched", local_rate=0.1),
 }
 PLAIN = SecureSettings(clip=100.0)
 DISCRETE = PrivacySettings(name="discrete_gaussian", noise_multiplier=1.0, delta=1e-3, clip=0.5, insecure_noise_seed=3)

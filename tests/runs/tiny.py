@@ -51,8 +51,12 @@ ALGORITHMS = {
         "sketch": {"ratio": 0.3, "bits": 8},
     },
     "fetchsgd": {"algorithm": {"name": "fetchsgd", "rows": 3}, "sketch": {"name": "count", "ratio": 0.5}},
+    "blind clients": {
+        "algorithm": {"name": "dbcl", "participation": 0.5, "global_momentum": 0.5, "vary": 0.3, "public_start": True},
+        "sketch": {"ratio": 0.5},
+    },
 }
-"""One of each kind of state: none, momentum and history, memories of clients, sketches of the server."""
+"""One of each kind of state: none, momentum and history, memories of clients, sketches of the server, weights of its own."""
 
 
 def tables(kind: str, *, rounds: int, **engine: object) -> dict[str, dict[str, object]]:

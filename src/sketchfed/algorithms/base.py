@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sketchfed.algorithms.linear import LinearCode
 from sketchfed.errors import InputError, WireError
 from sketchfed.kernels.draws import subset
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import LocalWork
+from sketchfed.training import LocalWork, Trainer
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
 
 
@@ -109,6 +109,8 @@ class Algorithm(ABC):
     source: ClassVar[str]
     incremental: ClassVar[bool]
     """Whether the server broadcasts updates, which absent clients can replay, or whole models."""
+    shows_weights: ClassVar[bool] = True
+    """Whether clients hold the weights; some are given only sketches of them."""
     private: ClassVar[bool] = False
     """Whether it runs with calibrated noise only."""
 
@@ -139,10 +141,31 @@ class Algorithm(ABC):
     def resolved(self, dim: int, clients: int | None = None) -> "Algorithm":
         """The same algorithm with every default filled in that depends on the model's size or the number of clients."""
 
+    def fitted(self, module: nn.Module) -> "Algorithm":
+        """The same algorithm for a model, where it treats the layers of one differently."""
+        return self
+
+    @property
+    def secret_start(self) -> bool:
+        """Whether the first weights are the server's secret, instead of following from the public seed."""
+        return False
+
     def begin(self, weights: Tensor) -> State:
         """The server's state before round 0."""
         velocity = torch.zeros_like(weights) if self.global_momentum else None
         return State(replica=Replica(round=0, weights=weights, velocity=velocity))
+
+    def snapshot(self, replica: Replica, seed: PublicSeed) -> Packet:
+        """All that a client needs to take part in a round."""
+        return to_snapshot(replica, self.replicated)
+
+    def received(self, packet: Packet, dim: int, seed: PublicSeed) -> Replica:
+        """The replica that a client holds after a snapshot of a model of `dim` parameters."""
+        return from_snapshot(packet, dim=dim, extras=self.replicated)
+
+    def local(self, trainer: Trainer, context: RoundContext) -> Trainer:
+        """What a client trains in a round: the model, or the form of it that clients are given."""
+        return trainer
 
     @abstractmethod
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:

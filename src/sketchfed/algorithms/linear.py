@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+from torch.nn import functional
 
 from sketchfed.wire import Packet, expect_kind, tensor_named
 
@@ -31,24 +32,33 @@ class LinearCode:
     shape: tuple[int, ...]
     map: LinearMap | None
     """None where changes are sent as they are."""
+    padding: int = 0
+    """Zeros behind the numbers of a packet, where clipping, noise and masks need as many in every round; they do not travel."""
 
     @property
     def size(self) -> int:
-        """Numbers in a packet."""
-        return math.prod(self.shape)
+        """Numbers that stand for a change."""
+        return math.prod(self.shape) + self.padding
 
     def apply(self, rows: Tensor) -> Tensor:
         """The numbers that stand for changes: `(..., dim)` to `(..., size)`."""
-        return rows if self.map is None else self.map.apply(rows)
+        return self._padded(rows if self.map is None else self.map.apply(rows))
 
     def adjoint(self, values: Tensor) -> Tensor:
         """The change that numbers stand for, in expectation: `(..., size)` to `(..., dim)`."""
+        values = self._unpadded(values)
         return values if self.map is None else self.map.adjoint(values)
 
     def values(self, packet: Packet) -> Tensor:
         """The numbers `(size,)` of a packet."""
-        return tensor_named(expect_kind(packet, self.kind), "values", shape=self.shape).reshape(-1)
+        return self._padded(tensor_named(expect_kind(packet, self.kind), "values", shape=self.shape).reshape(-1))
 
     def packet(self, values: Tensor, *, clients: int = 1) -> Packet:
         """The packet of numbers `(size,)`, a sum over so many clients."""
-        return Packet(kind=self.kind, arrays={"values": values.reshape(self.shape)}, clients=clients)
+        return Packet(kind=self.kind, arrays={"values": self._unpadded(values).reshape(self.shape)}, clients=clients)
+
+    def _padded(self, values: Tensor) -> Tensor:
+        return functional.pad(values, (0, self.padding)) if self.padding else values
+
+    def _unpadded(self, values: Tensor) -> Tensor:
+        return values[..., : self.size - self.padding] if self.padding else values

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
-from sketchfed.algorithms.base import from_snapshot
 from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import Protection
 from sketchfed.protection.client import integers, private_packet
@@ -43,7 +42,7 @@ class Participant:
         last = unpack(parts[-1])
         target = int(number_named(last, "round", least=0, most=2**62))
         if last.kind == "snapshot":
-            return from_snapshot(last, dim=self.trainer.dim, extras=self.algorithm.replicated)
+            return self.algorithm.received(last, self.trainer.dim, self.seed)
         if replica is None:
             raise WireError("this client holds no replica yet, so updates are of no use to it. Send it the whole model.")
         if last.kind != "begin":
@@ -65,11 +64,12 @@ class Participant:
         context = RoundContext(
             round=replica.round, seed=self.seed, client=client, prediction=replica.prediction, population=self.clients
         )
+        trainer = self.algorithm.local(self.trainer, context)
         if self.protection is None:
-            trained = self.trainer.train(replica.weights, examples, self.algorithm.work, context.own)
+            trained = trainer.train(replica.weights, examples, self.algorithm.work, context.own)
             packet, memory = self.algorithm.client(trained.sub_(replica.weights), memory, context)
         else:
-            packet, memory = private_packet(self.protection, self.trainer, replica, examples, memory, context)
+            packet, memory = private_packet(self.protection, trainer, replica, examples, memory, context)
         return pack(packet.stamped(round=replica.round)), memory
 
     def join(
@@ -93,4 +93,5 @@ class Participant:
                 f"the task is for round {replica.round}, the secure sum for round {session.state.terms.round}."
             )
         context = RoundContext(round=replica.round, seed=self.seed, client=client, population=self.clients)
-        return pack(session.answer(request, integers(self.protection, self.trainer, replica, examples, context)))
+        trainer = self.algorithm.local(self.trainer, context)
+        return pack(session.answer(request, integers(self.protection, trainer, replica, examples, context)))

@@ -15,6 +15,7 @@ from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.engines import LocalEngine, Participant
 from sketchfed.experiments.arms import Arm, Row, run_arms
 from sketchfed.experiments.tables import write_table
+from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.privacy.audit import AuditResult, audit, orthogonal_canaries
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, make_protection
 from sketchfed.seeds import PublicSeed
@@ -96,6 +97,12 @@ class Echo:
     def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
         scales = (clip / examples.x.norm(dim=1).clamp(min=1e-30)).clamp(max=1.0)
         return torch.mv(examples.x.t(), scales)
+
+    def sketched(self, form: ModelSketch) -> "Echo":
+        return Echo(form.size)
+
+    def gram(self, step: Tensor) -> Tensor:
+        return step
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         return x

@@ -74,7 +74,7 @@ def _trained(
     """What the algorithm sends after local work; with noise in each step, if that is where it goes."""
     work = protection.algorithm.work
     if protection.in_steps:
-        steps = protection.steps
+        steps = protection.steps(trainer.dim)
         trained = private_descent(trainer, replica.weights, examples, work, clip=steps.clip, noise=steps.noised, secret=secret)
     else:
         trained = trainer.train(replica.weights, examples, work, context.own)
@@ -101,7 +101,7 @@ def _noisy_codes(
     weights, total = replica.weights.clone(), torch.zeros(code.size)
     for batch, own in hidden_batches(examples, work, secret):
         if code.map is None:
-            summed = trainer.clipped_sum(weights, batch, mechanism.clip)
+            summed = code.apply(trainer.clipped_sum(weights, batch, mechanism.clip))
         else:
             summed = torch.zeros(code.size)
             for rows in _encoded(code, trainer, weights, batch):
@@ -110,7 +110,7 @@ def _noisy_codes(
         change = noisy.mul(-work.rate / work.batch)
         total += change
         if protection.noisy_steps > 1:
-            weights += code.adjoint(change)
+            weights += trainer.gram(code.adjoint(change))
     return total
 
 

@@ -16,7 +16,9 @@ def norms(
     protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], seed: PublicSeed
 ) -> tuple[str, float, Tensor]:
     """The setting that clips, its value, and the norms at the first weights of what it would clip."""
-    context = RoundContext(round=replica.round, seed=seed, client=0)
+    context, algorithm = RoundContext(round=replica.round, seed=seed, client=0), protection.algorithm
+    replica = algorithm.received(algorithm.snapshot(replica, seed), trainer.dim, seed)
+    trainer = algorithm.local(trainer, context)
     if protection.privacy is None or (protection.secure is not None and protection.in_steps):
         assert protection.secure is not None
         assert protection.secure.clip is not None

@@ -90,11 +90,10 @@ class Protection:
         assert self.privacy is not None
         return self.algorithm.work.count(self.smallest) if self.privacy.unit == "example" else 1
 
-    @cached_property
-    def steps(self) -> Gaussian:
-        """The noise of local steps, in all of the model's coordinates."""
+    def steps(self, size: int) -> Gaussian:
+        """The noise of local steps, in all coordinates of what a client trains."""
         assert self.privacy is not None
-        return Gaussian(size=self.dim, clip=self.privacy.clip, deviation=self.multiplier * self.privacy.clip)
+        return Gaussian(size=size, clip=self.privacy.clip, deviation=self.multiplier * self.privacy.clip)
 
     @cached_property
     def summation(self) -> Gaussian | DiscreteGaussian | Rounded | None:

@@ -136,10 +136,10 @@ class Loop:
         self._folder: RunFolder | None = None
         self._trainer = workload.trainer()
         dim, sizes = self._trainer.dim, [len(part) for part in workload.parts]
-        self._config = config.completed(dim=dim, sizes=sizes)
-        self._protection = self._config.protection(dim=dim, sizes=sizes)
+        self._config = config.completed(dim=dim, sizes=sizes, module=workload.module)
+        self._protection = self._config.protection(dim=dim, sizes=sizes, module=workload.module)
         self._chunks = workload.test_chunks()
-        seed, algorithm = PublicSeed(config.seed), self._config.algorithm
+        seed, algorithm = PublicSeed(config.seed), self._config.algorithm.fitted(workload.module)
         state = algorithm.begin(vectors.flatten(workload.module))
         participant = Participant(
             algorithm=algorithm, trainer=self._trainer, seed=seed, clients=len(sizes), protection=self._protection
@@ -151,13 +151,14 @@ class Loop:
             start=state.replica if workload.shared_start else None,
             workers=config.engine.workers or os.cpu_count() or 1,
         )
+        self._algorithm = algorithm
         self._server = self._make_server(state)
         self._lines: list[dict[str, Any]] = []
         self._before = 0.0
 
     def _make_server(self, state: State) -> Server:
-        algorithm, seed, shared_start = self._config.algorithm, PublicSeed(self._config.seed), self._workload.shared_start
-        return Server(algorithm, self._engine, state, seed, shared_start=shared_start, protection=self._protection)
+        seed, shared_start = PublicSeed(self._config.seed), self._workload.shared_start
+        return Server(self._algorithm, self._engine, state, seed, shared_start=shared_start, protection=self._protection)
 
     def keep_in(self, folder: RunFolder) -> "Loop":
         """Go on from the folder's last checkpoint, if it has one, and keep there what comes."""
@@ -200,7 +201,8 @@ class Loop:
             return
         self._server = self._make_server(saved.state)
         self._server.ledger, self._server.privacy = saved.ledger, privacy
-        self._engine.memories, self._engine.replica = saved.memories, saved.state.replica
+        self._engine.memories = saved.memories
+        self._engine.replica = saved.state.replica if self._algorithm.shows_weights else None
         self._lines, self._before = folder.metrics(saved.state.replica.round), saved.seconds
 
     def finish(self, on_round: OnRound | None = None) -> Run:

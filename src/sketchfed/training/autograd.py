@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.errors import InputError
+from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import CHUNK, Examples, LocalWork, batches, explained, scored
+from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.losses import Loss
 from sketchfed.vectors import Layout, adopt, flatten, trainable
 
@@ -26,13 +28,16 @@ class AutogradTrainer:
     Modules whose forward pass draws from torch's global generator (dropout) are trained one client after the other, seeded
     for each, so that results do not depend on the number of workers. Buffers that training changes (the running
     statistics of batch normalisation) are refused: they are not part of the update that is averaged.
+
+    With a `form` the module is the client form of a model: a step of −rate·Γ in what is said moves what is seen by RRᵀ of that.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
+    def __init__(self, module: nn.Module, loss: Loss, form: ModelSketch | None = None) -> None:
         self.dim = Layout.of(module).dim
         self.sequential = False
-        self._module, self._loss = deepcopy(module), loss
+        self._module, self._loss, self._form = deepcopy(module), loss, form
         self._local = threading.local()
+        self._sketched: Latest[AutogradTrainer] = Latest()
 
     def check(self, examples: Examples) -> None:
         """Try a forward and backward pass, and learn what the module does beside computing."""
@@ -62,6 +67,7 @@ class AutogradTrainer:
         copy.weights.copy_(weights)
         copy.module.train()
         velocity = torch.zeros_like(weights) if work.momentum else None
+        said = None if self._form is None else weights.clone()
         for batch in batches(examples, work, seed):
             copy.gradient.zero_()
             self._loss(copy.module(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
@@ -70,8 +76,21 @@ class AutogradTrainer:
                 step.add_(copy.weights, alpha=work.decay)
             if velocity is not None:
                 step = velocity.mul_(work.momentum).add_(step)
-            copy.weights.add_(step, alpha=-work.rate)
-        return copy.weights.clone()
+            copy.weights.add_(self.gram(step), alpha=-work.rate)
+            if said is not None:
+                said.add_(step, alpha=-work.rate)
+        return copy.weights.clone() if said is None else said
+
+    def gram(self, step: Tensor) -> Tensor:
+        return step if self._form is None else self._form.gram(step)
+
+    def sketched(self, form: ModelSketch) -> "AutogradTrainer":
+        return self._sketched.get(form, lambda: self._made(form))
+
+    def _made(self, form: ModelSketch) -> "AutogradTrainer":
+        trainer = AutogradTrainer(client_form(self._module, form), self._loss, form)
+        trainer.sequential = self.sequential
+        return trainer
 
     def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
         """By `torch.func`: the module must compute each example by itself and draw nothing."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sketchfed.errors import InputError
 from sketchfed.kernels.draws import permutation
+from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 
 CHUNK = 16
@@ -75,13 +76,19 @@ class Trainer(Protocol):
         """Raise `InputError` unless the model can be trained on examples like these."""
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        """The weights after the local work; those given are left alone."""
+        """The weights and, added to them, the change that the local work asks for; those given are left alone."""
 
     def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
         """The gradient of each example's own loss, `(n, dim)`; in the memory of `out`, of n rows or more, if that helps."""
 
     def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
         """The sum of the examples' gradients, each scaled to a norm of at most `clip`, `(dim,)`."""
+
+    def sketched(self, form: ModelSketch) -> "Trainer":
+        """The trainer of the model's client form: its weights are sketches, and `train` adds to them what is to be said."""
+
+    def gram(self, step: Tensor) -> Tensor:
+        """How these weights move when the server's move by such a step: as much, unless a sketch lies between them."""
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         """The model's outputs for prepared inputs, in evaluation mode."""
@@ -105,6 +112,7 @@ def explained(examples: Examples) -> Iterator[None]:
 def batches(examples: Examples, work: LocalWork, seed: PublicSeed) -> Iterator[Examples]:
     """The batches of a round's local work, each a view into one gathered copy."""
     order, slices = work.order(len(examples.x), seed)
+    order = order[: slices[-1][1]] if slices else order  # one step takes one batch, not a whole pass
     in_order = len(order) == len(examples.x) and slices[:1] == [(0, len(order))]
     x, y = (examples.x, examples.y) if in_order else (examples.x[order], examples.y[order])
     for start, stop in slices:

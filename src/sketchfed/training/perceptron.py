@@ -11,8 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
-from sketchfed.training.base import Examples, LocalWork, batches, explained, scored
+from sketchfed.training.autograd import AutogradTrainer
+from sketchfed.training.base import Examples, LocalWork, Trainer, batches, explained, scored
+from sketchfed.training.blind import Latest
 from sketchfed.training.losses import Loss
 from sketchfed.vectors import Layout
 
@@ -38,15 +41,22 @@ def _flattens(layer: nn.Module) -> bool:
 
 
 class PerceptronTrainer:
-    """The arithmetic of autograd and SGD for dense layers, without autograd. The last layer has cross-entropy or squares."""
+    """The arithmetic of autograd and SGD for dense layers, without autograd. The last layer has cross-entropy or squares.
+
+    With a `form` it trains the model's client form: a sketched layer multiplies xS with W̃, and a step moves W̃ by the loads of
+    the buckets times as much as it moves what is said. Inputs of the first layer are sketched once, not in each step.
+    """
 
     sequential = False
 
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
-        self._layout = Layout.of(module)
+    def __init__(self, module: nn.Module, loss: Loss, form: ModelSketch | None = None) -> None:
+        self._layout = Layout.of(module) if form is None else form.seen
         self.dim = self._layout.dim
         self._softmax = loss is functional.cross_entropy
-        self._module, self._loss = deepcopy(module), loss
+        self._module, self._loss, self._form = deepcopy(module), loss, form
+        weights = self._layout.names[::2]
+        self._sketches = [None if form is None else form.sketches.get(weight) for weight in weights]
+        self._sketched: Latest[Trainer] = Latest()
 
     def check(self, examples: Examples) -> None:
         with explained(examples):
@@ -60,15 +70,33 @@ class PerceptronTrainer:
         layers = self._pairs(trained)
         # Without momentum and decay the product that makes a gradient adds it to the weights, scaled by −rate.
         into, scale = (layers, -work.rate) if gradient is None else (self._pairs(gradient), 1.0)
-        flat = Examples(examples.x.flatten(1), self._targets(examples.y))
+        flat = Examples(self._first(examples.x), self._targets(examples.y))
         for batch in batches(flat, work, seed):
             if gradient is not None:
                 gradient.copy_(trained).mul_(work.decay)
             self._backward(batch, layers, into, scale)
             if gradient is not None:
                 step = gradient if velocity is None else velocity.mul_(work.momentum).add_(gradient)
-                trained.add_(step, alpha=-work.rate)
-        return trained
+                trained.add_(self.gram(step), alpha=-work.rate)
+        return trained if self._form is None else self._said(weights, trained)
+
+    def gram(self, step: Tensor) -> Tensor:
+        return step if self._form is None else self._form.gram(step)
+
+    def sketched(self, form: ModelSketch) -> Trainer:
+        return self._sketched.get(form, lambda: self._made(form))
+
+    def _made(self, form: ModelSketch) -> Trainer:
+        """Biases that are not there and steps that mix buckets are left to autograd."""
+        if form.folded or form.withheld or form.loads is None:
+            return AutogradTrainer(self._module, self._loss).sketched(form)
+        return PerceptronTrainer(self._module, self._loss, form)
+
+    def _said(self, weights: Tensor, trained: Tensor) -> Tensor:
+        """The weights and the change to be said: what was seen moved by `loads` times as much, and not in empty buckets."""
+        assert self._form is not None
+        assert self._form.loads is not None
+        return trained.sub_(weights).div_(self._form.loads.clamp(min=1)).add_(weights)
 
     def _backward(
         self, batch: Examples, layers: list[tuple[Tensor, Tensor]], into: list[tuple[Tensor, Tensor]], scale: float
@@ -77,12 +105,14 @@ class PerceptronTrainer:
 
         Where `into` are the layers themselves, δ passes through a layer's weights before they change.
         """
-        inputs = self._inputs(layers, batch.x)
+        inputs, active = self._inputs(layers, batch.x)
         outputs = torch.addmm(layers[-1][1], inputs[-1], layers[-1][0].t())
         delta = (torch.softmax(outputs, 1) if self._softmax else outputs).sub_(batch.y).mul_(scale / len(batch.x))
         for index in range(len(layers) - 1, -1, -1):
-            below = torch.mm(delta, layers[index][0]).mul_(inputs[index] > 0) if index else delta
-            into[index][0].addmm_(delta.t(), inputs[index])
+            below = self._below(index, torch.mm(delta, layers[index][0])).mul_(active[index]) if index else delta
+            sketch = self._sketches[index]
+            moved = inputs[index] if sketch is None or into is not layers else inputs[index] * sketch.loads
+            into[index][0].addmm_(delta.t(), moved)
             into[index][1].add_(delta.sum(0))
             delta = below
 
@@ -114,19 +144,31 @@ class PerceptronTrainer:
     def _layers_of(self, weights: Tensor, examples: Examples) -> list[tuple[Tensor, Tensor]]:
         """For each layer, first to last, its inputs and the derivatives δ of each example's own loss by its outputs."""
         layers = self._pairs(weights)
-        inputs = self._inputs(layers, examples.x.flatten(1))
+        inputs, active = self._inputs(layers, self._first(examples.x))
         outputs = torch.addmm(layers[-1][1], inputs[-1], layers[-1][0].t())
         deltas = [(torch.softmax(outputs, 1) if self._softmax else outputs).sub_(self._targets(examples.y))]
         for index in range(len(layers) - 1, 0, -1):
-            deltas.append(torch.mm(deltas[-1], layers[index][0]).mul_(inputs[index] > 0))
+            deltas.append(self._below(index, torch.mm(deltas[-1], layers[index][0])).mul_(active[index]))
         return list(zip(inputs, deltas[::-1], strict=True))
 
-    def _inputs(self, layers: list[tuple[Tensor, Tensor]], x: Tensor) -> list[Tensor]:
-        """What each layer is given."""
-        inputs = [x]
-        for weight, bias in layers[:-1]:
-            inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
-        return inputs
+    def _first(self, x: Tensor) -> Tensor:
+        """What the first layer multiplies."""
+        sketch = self._sketches[0]
+        return x.flatten(1) if sketch is None else sketch.apply(x.flatten(1))
+
+    def _inputs(self, layers: list[tuple[Tensor, Tensor]], first: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """What each layer multiplies, and which of the units before it are active."""
+        inputs, active = [first], [first]
+        for (weight, bias), sketch in zip(layers[:-1], self._sketches[1:], strict=True):
+            hidden = torch.addmm(bias, inputs[-1], weight.t()).relu_()
+            inputs.append(hidden if sketch is None else sketch.apply(hidden))
+            active.append(hidden > 0)
+        return inputs, active
+
+    def _below(self, index: int, delta: Tensor) -> Tensor:
+        """The derivatives by what a layer was given, from those by what it multiplied."""
+        sketch = self._sketches[index]
+        return delta if sketch is None else sketch.adjoint(delta)
 
     def _pairs(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Weight and bias of each layer, as views."""
@@ -140,7 +182,7 @@ class PerceptronTrainer:
     @torch.no_grad()
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         layers = self._pairs(weights)
-        return torch.addmm(layers[-1][1], self._inputs(layers, x.flatten(1))[-1], layers[-1][0].t())
+        return torch.addmm(layers[-1][1], self._inputs(layers, self._first(x))[0][-1], layers[-1][0].t())
 
     def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
         outputs = self.outputs(weights, examples.x)

@@ -35,13 +35,13 @@ def poisson_batch(examples: Examples, chance: float, secret: SecretSeed) -> Exam
 def private_descent(
     trainer: Trainer, weights: Tensor, examples: Examples, work: LocalWork, *, clip: float, noise: Noise, secret: SecretSeed
 ) -> Tensor:
-    """The weights after local steps whose gradients are clipped for each example and noised.
+    """The weights and the change of local steps whose gradients are clipped for each example and noised.
 
     Paper: Song et al. 2023, Alg. 2, lines 13 to 17, with clipping in place of an assumed Lipschitz constant, and noise on the
     sum of a Poisson batch. Whatever is computed from the result later needs no more noise.
     """
     assert work.batch is not None
-    trained = weights.clone()
+    trained, said = weights.clone(), weights.clone()
     velocity = torch.zeros_like(trained) if work.momentum else None
     for batch, own in hidden_batches(examples, work, secret):
         step = noise(trainer.clipped_sum(trained, batch, clip), own).div_(work.batch)
@@ -49,8 +49,9 @@ def private_descent(
             step.add_(trained, alpha=work.decay)
         if velocity is not None:
             step = velocity.mul_(work.momentum).add_(step)
-        trained.add_(step, alpha=-work.rate)
-    return trained
+        said.add_(step, alpha=-work.rate)
+        trained.add_(trainer.gram(step), alpha=-work.rate)
+    return said
 
 
 def hidden_batches(examples: Examples, work: LocalWork, secret: SecretSeed) -> Iterator[tuple[Examples, SecretSeed]]:

@@ -1,0 +1,44 @@
+"""What clients train who see only sketches of a model: its client form, made once a round."""
+
+import threading
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from sketchfed.nn import blind_layer
+from sketchfed.nn.model_sketch import ModelSketch, bias_of
+
+T = TypeVar("T")
+
+
+def client_form(module: nn.Module, form: ModelSketch) -> nn.Module:
+    """A copy of a module in which sketched layers hold W̃ in place of W, and what is withheld has its public values."""
+    forms: dict[int, Any] = {}  # a copy takes these for the layers that have these ids
+    for weight, sketch in form.layers:
+        layer = module.get_submodule(weight.rpartition(".")[0])
+        assert isinstance(layer, nn.Linear | nn.Conv2d)
+        forms[id(layer)] = blind_layer(layer, sketch, fold_bias=bias_of(weight) in form.folded)
+    copy = deepcopy(module, forms)
+    parameters = dict(copy.named_parameters())
+    for name, values in form.fixed().items():
+        parameters[name].requires_grad_(False)
+        with torch.no_grad():
+            parameters[name].copy_(values)
+    return copy
+
+
+class Latest(Generic[T]):
+    """What was made last, for as long as it is asked for by an equal key; threads that ask at once share one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: tuple[object, T] | None = None
+
+    def get(self, key: object, make: Callable[[], T]) -> T:
+        with self._lock:
+            if self._kept is None or self._kept[0] != key:
+                self._kept = key, make()
+            return self._kept[1]

@@ -47,11 +47,13 @@ MEANINGS = {
     "fedavg.error_feedback": "Each client keeps what its codec lost and adds it to its next update.",
     "fedavg.prediction": "Clients send what differs from [what is expected](algorithms.md#error-feedback-and-prediction).",
     "iterative.form": "De-sketch by Rᵀ, or by (size/dim)·Rᵀ with [error feedback](algorithms.md#the-projection-form).",
+    "dbcl.output": "How the output layer travels; withheld, it is [fixed](dbcl.md#choices).",
+    "dbcl.biases": "How biases of sketched layers travel; withheld, they are zero.",
     "fetchsgd.rows": "Independent count sketches in the table, an odd number; an estimate is the median over them.",
     "fetchsgd.masking": "Set the cells that were fetched from to zero, as the authors do, or subtract it, as printed.",
     "fetchsgd.global_momentum": "The key above with another default; here momentum lives inside the sketch.",
     "sketch.name": "One of the [families](sketches.md#the-families).",
-    "sketch.ratio": "Coefficients of a sketch divided by parameters of the model; 0.1 if `size` is absent too.",
+    "sketch.ratio": "Coefficients / parameters, 0.1 without `size`; for `dbcl` / [a layer's inputs](dbcl.md#choices), 0.5.",
     "sketch.size": "The number of coefficients itself. Excludes `ratio`.",
     "sketch.bits": f"Bits a coefficient up: {', '.join(map(str, WIDTHS))}; [rounded](codecs.md#dithered-rounding) below 32.",
     "codec.name": "One of the [codecs](codecs.md).",
@@ -74,7 +76,7 @@ def markdown_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> st
 def settings(where: str) -> str:
     """Every key of a table of the configuration; "" is what stands above all tables."""
     kind = STRUCTS[where] if where else Config
-    rows = [_row(where, kind, field) for field in fields(kind) if field.name not in _TABLES]
+    rows = [_row(where, kind, field) for field in fields(kind) if _is_setting(field.name)]
     return markdown_table(["key", "value", "default", "meaning"], rows)
 
 
@@ -82,13 +84,18 @@ def algorithm_settings() -> str:
     """The keys that single algorithms add to [algorithm], or give another default."""
     rows = []
     for name, kind in ALGORITHMS.items():
-        own = [field for field in fields(kind) if field.name in kind.__annotations__ and field.name not in _TABLES]
+        own = [field for field in fields(kind) if field.name in kind.__annotations__ and _is_setting(field.name)]
         rows += [[f"`{name}`", *_row(name, kind, field)] for field in own]
     return markdown_table(["algorithm", "key", "value", "default", "meaning"], rows)
 
 
+def _is_setting(name: str) -> bool:
+    return name not in _TABLES and not name.startswith("_")
+
+
 def _row(where: str, kind: type, field: "Field[Any]") -> list[str]:
-    default = field.default if field.default is not MISSING else None
+    made = field.default_factory() if field.default_factory is not MISSING else None
+    default = field.default if field.default is not MISSING else made
     return [f"`{field.name}`", _kind(get_type_hints(kind)[field.name]), _literal(default), _meaning(where, kind, field.name)]
 
 
@@ -112,6 +119,8 @@ _KINDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
 def _kind(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_kind(part) for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is list:
+        return f"list of {_kind(get_args(hint)[0])}"
     if get_origin(hint) is Literal:
         return ", ".join(_literal(choice) for choice in get_args(hint))
     return _KINDS[hint]

@@ -91,6 +91,17 @@ def test_a_model_may_be_a_single_layer():
     torch.testing.assert_close(flatten(client_form(layer, form)), form.apply(flatten(layer)))
 
 
+def test_parameters_that_do_not_train_are_part_of_the_model_and_not_of_what_travels():
+    module = model()
+    module[0].bias.requires_grad_(False)
+    module[2].weight.requires_grad_(False)
+    form = Dbcl(biases="sketched").fitted(module).map_at(SEED, 0)
+    assert form.layout == Layout.of(module)
+    assert list(form.sketches) == ["0.weight"]
+    assert not form.folded
+    torch.testing.assert_close(flatten(client_form(module, form)), form.apply(flatten(module)))
+
+
 def test_codes_of_several_sizes_are_padded_to_one():
     code = LinearCode(kind="dbcl", shape=(5,), map=None, padding=3)
     values = torch.arange(5.0)

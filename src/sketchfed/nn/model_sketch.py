@@ -1,7 +1,7 @@
 """The sketches of a model's layers as one linear map on its flat weights."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -119,13 +119,8 @@ def bias_of(weight: str) -> str:
     return weight.removesuffix("weight") + "bias"
 
 
-def columns(shape: Iterable[int]) -> int:
-    """The inputs of a unit whose weights have this shape, outputs first."""
-    return math.prod(tuple(shape)[1:])
-
-
 def _public_values(name: str, shape: tuple[int, ...]) -> Tensor:
     values = torch.zeros(shape)
     if len(shape) > 1:
-        fill(values, 1 / math.sqrt(columns(shape)), PublicSeed(0).child(f"withheld.{name}"))
+        fill(values, 1 / math.sqrt(math.prod(shape[1:])), PublicSeed(0).child(f"withheld.{name}"))
     return values

@@ -8,7 +8,7 @@ from torch import nn
 
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.nn.convert import output_layer, sketched_layers
-from sketchfed.nn.model_sketch import bias_of, columns
+from sketchfed.nn.layers import Layer, columns
 from sketchfed.vectors import Layout
 
 Way = Literal["plain", "sketched", "withheld"]
@@ -31,24 +31,27 @@ def structure_of(module: nn.Module, *, exclude: Sequence[str], output: Way, bias
     layout, last = Layout.of(module), output_layer(module)
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     owners = [_owner(name) for name, shape in shapes.items() if len(shape) > 1]
-    weights = [_parameter(layer, "weight") for layer in _layers(module, owners, exclude, sketch_output=output == "sketched")]
-    inner = {bias_of(weight) for weight in weights} & shapes.keys()
+    layers = _layers(module, owners, exclude, sketch_output=output == "sketched")
+    inner = {_parameter(name, "bias") for name in layers} & shapes.keys()
     folded = frozenset(inner if biases == "sketched" else ())
     withheld = inner if biases == "withheld" else set()
     if output == "withheld":
         withheld |= {_parameter(last, part) for part in ("weight", "bias")} & shapes.keys()
-    inputs = tuple((weight, columns(shapes[weight]) + (bias_of(weight) in folded)) for weight in weights)
-    return Structure(layout, inputs, folded, frozenset(withheld))
+    inputs = [
+        (_parameter(name, "weight"), columns(layer, fold_bias=_parameter(name, "bias") in folded))
+        for name, layer in layers.items()
+    ]
+    return Structure(layout, tuple(inputs), folded, frozenset(withheld))
 
 
-def _layers(module: nn.Module, owners: Sequence[str], exclude: Sequence[str], *, sketch_output: bool) -> list[str]:
+def _layers(module: nn.Module, owners: Sequence[str], exclude: Sequence[str], *, sketch_output: bool) -> dict[str, Layer]:
     """The layers that are sketched, of all that own matrices: none travels as it is unless that was said."""
     for name in exclude:
         if name not in owners:
             raise UnknownNameError("layer", name, owners)
     dense = {name for name, layer in module.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
     able = sketched_layers(module, [name for name in exclude if name in dense], output=sketch_output)
-    layers = [name for name in able if name in owners]
+    layers = {name: layer for name, layer in able.items() if name in owners}
     spared = {*layers, *exclude, *([] if sketch_output else [output_layer(module)])}
     for name in owners:
         if name not in spared:

@@ -12,7 +12,8 @@ METHODS = {"plain": "fedavg", "sketched": "dbcl"}
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`target` is a test accuracy at which runs end, or 0 for none. `seeds` has how many for each share of clients.
+    """`target` is a test accuracy at which runs end, or 0 for none; `rounds` and `sketched_rounds` say after how many they are
+    given up, and `seeds` how many there are, for each share of clients.
 
     Local rates are tuned on a tenth of the training data, with a seed of its own, at the shares `tuned_at`; every other
     share takes what suited the nearest of these below it.
@@ -25,6 +26,7 @@ class Settings:
     shares: list[float]
     seeds: list[int]
     rounds: list[int]
+    sketched_rounds: list[int]
     methods: list[str]
     clients: int
     ratio: float
@@ -74,10 +76,11 @@ def run(settings: Settings, folder: Path) -> None:
     tuned = best_of(rows, ("method", "share"), quality)
     final = [
         arm(settings, method, share, _rate(settings, tuned, method, share), rounds, epochs=epochs, seed=seed, tuning=False)
-        for share, seeds, rounds in zip(settings.shares, settings.seeds, settings.rounds, strict=True)
+        for share, seeds, *most in zip(settings.shares, settings.seeds, settings.rounds, settings.sketched_rounds, strict=True)
         for epochs in [settings.local_epochs]
         for seed in range(seeds)
-        for method in settings.methods
+        for method, rounds in zip(METHODS, most, strict=True)
+        if method in settings.methods
     ]
     results = run_arms(final, folder / "results.jsonl", processes=settings.processes, title="runs")
     dbcl_training_report.write(results, folder)

@@ -36,6 +36,7 @@ class Settings:
     tuned_at: list[float]
     tuning_rounds: list[int]
     tuning_epochs: int
+    evaluate_every: int
     processes: int
 
 
@@ -55,8 +56,10 @@ def arm(
             "batch": settings.batch,
             "local_rate": rate,
         },
-        "engine": {"target_accuracy": settings.target} if settings.target else {},
+        "engine": {"evaluate_every": rounds if tuning and not settings.target else settings.evaluate_every},
     }
+    if settings.target:
+        tables["engine"]["target_accuracy"] = settings.target
     if method == "sketched":
         tables["sketch"] = {"name": "balanced", "ratio": settings.ratio}
         tables["algorithm"]["public_start"] = True  # so that the figures can be repeated

@@ -1,4 +1,4 @@
-"""Dogs among cars: the data, the network, one rule of tuning, and curves of both methods from the same test examples."""
+"""Trucks among cars: the data, the network, one rule of tuning, and curves of both methods from the same test examples."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from sketchfed.experiments import make_settings, recorded_settings
 from sketchfed.experiments.dbcl_roc import CAR, TRUCK, arm, cars_and_trucks, cnn_faces
 
 SETTINGS = make_settings(experiment, recorded_settings("dbcl-figure-2"))
-TINY = replace(SETTINGS, trucks_in=[20, 10], batch=8, rates=[0.05, 0.1], rounds=3, tuning_rounds=2)
+TINY = replace(SETTINGS, trucks_in=[20, 10], batch=8, rates=[0.05, 0.1], rounds=3, longer=4, tuning_rounds=2)
 
 
 def small_pictures() -> DataSet:
@@ -33,7 +33,7 @@ def _small_pictures(monkeypatch):
     monkeypatch.setattr(experiment, "cifar10", small_pictures)
 
 
-def test_all_cats_and_so_many_dogs_are_taken():
+def test_all_cars_and_so_many_trucks_are_taken():
     whole, data = small_pictures(), cars_and_trucks(train=20, test=10)
     assert (len(data.y_train), int(data.y_train.sum())) == (80, 20)
     assert (len(data.y_test), int(data.y_test.sum())) == (40, 10)
@@ -71,10 +71,10 @@ def test_everything_runs_and_is_not_run_twice(tmp_path, monkeypatch):
     )
     assert {(row["key"]["method"], row["key"]["rate"]) for row in tuning} == {(m, r) for m in TINY.methods for r in TINY.rates}
     assert all(len(row["positives"]) + len(row["negatives"]) == 8 for row in tuning)
-    assert [(len(row["positives"]), len(row["negatives"])) for row in results] == [(10, 30)] * 2
+    assert [(len(row["positives"]), len(row["negatives"])) for row in results] == [(10, 30)] * 3
     written = {file.name: file.read_text() for file in tmp_path.iterdir()}
     assert written.keys() == {"tuning.jsonl", "results.jsonl", "table.md", "figure.svg"}
-    assert "| sketched, 0.5 of the inputs | 0." in written["table.md"]
+    assert all(f"| sketched, 0.5 of the inputs, {rounds} rounds | 0." in written["table.md"] for rounds in (3, 4))
     monkeypatch.setattr("sketchfed.runs.run", None)
     experiment.run(TINY, tmp_path)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == written
@@ -87,4 +87,4 @@ def test_a_run_that_diverged_is_reported_and_never_chosen(tmp_path):
     bad |= {"positives": [], "negatives": []}
     assert experiment.quality(bad) < experiment.quality(good) == pytest.approx(7 / 9)
     report.write([good, bad], tmp_path)
-    assert "| sketched, 0.5 of the inputs | diverged |" in (tmp_path / "table.md").read_text()
+    assert "| sketched, 0.5 of the inputs, 3 rounds | diverged |" in (tmp_path / "table.md").read_text()

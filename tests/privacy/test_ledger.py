@@ -5,7 +5,6 @@ import itertools
 import os
 import random
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -134,17 +133,15 @@ def test_its_text_says_rdp_once_noise_was_discrete():
     assert ledger.text == CLAIM.text.replace("PLD", "RDP")
 
 
-def test_a_thousand_clients_and_rounds_stay_fast():
-    """Different survivors in every round, so that noise and clients differ: a second for all, milliseconds for ε."""
+def test_a_thousand_clients_and_rounds_are_kept_as_a_count_for_each_noise():
+    """Different survivors in every round, so that noise and clients differ: what is kept grows with neither product."""
     ledger, luck = PrivacyLedger(CLAIM), random.Random(1)
-    start = perf_counter()
     for round_ in range(1_000):
         who = luck.sample(range(1_000), luck.randint(900, 1_000))
         ledger.intend(round=round_, draw="a", clients=who, charge=Charge(multiplier=2 * len(who) ** 0.5, discrete=True))
-    assert perf_counter() - start < 10
-    start = perf_counter()
+    assert len(ledger._spent.charges) <= 101
+    assert ledger._spent.profiles().shape[0] <= 1_001  # one for those whom nothing touched
     assert ledger.epsilon() > 0
-    assert perf_counter() - start < 1
 
 
 # What is on the disk.

@@ -20,7 +20,8 @@ CAR, TRUCK = 1, 9
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`trucks_in` has how many trucks there are for training and for testing; cars are all there.
+    """`trucks_in` has how many trucks there are for training and for testing; cars are all there. Beside both methods for
+    `rounds`, sketches are trained for `longer` rounds.
 
     Rates are chosen by the area under the curve on a tenth of the training examples, with a seed of its own.
     """
@@ -33,6 +34,7 @@ class Settings:
     batch: int
     rates: list[float]
     rounds: int
+    longer: int
     tuning_rounds: int
     seeds: list[int]
     processes: int
@@ -106,9 +108,10 @@ def run(settings: Settings, folder: Path) -> None:
     found = run_arms(tuning, folder / "tuning.jsonl", title="tuning", **how)  # type: ignore[arg-type]
     tuned = best_of(found, ("method",), quality)
     final = [
-        arm(settings, method, rate=tuned[method,]["key"]["rate"], rounds=settings.rounds, seed=seed, tuning=False)
+        arm(settings, method, rate=tuned[method,]["key"]["rate"], rounds=rounds, seed=seed, tuning=False)
         for seed in settings.seeds
         for method in settings.methods
+        for rounds in ([settings.rounds, settings.longer] if method == "sketched" else [settings.rounds])
     ]
     rows = run_arms(final, folder / "results.jsonl", title="runs", **how)  # type: ignore[arg-type]
     dbcl_roc_report.write(rows, folder)

@@ -28,7 +28,8 @@ def write(rows: Sequence[Row], folder: Path) -> None:
 
 def method_name(row: Row) -> str:
     key = row["key"]
-    return "plain" if key["method"] == "plain" else f"sketched, {key['ratio']:g} of the inputs"
+    what = "plain" if key["method"] == "plain" else f"sketched, {key['ratio']:g} of the inputs"
+    return f"{what}, {key['rounds']:,} rounds"
 
 
 def _line(row: Row, trained: Sequence[Row]) -> list[str]:
@@ -79,7 +80,7 @@ def figure(rows: Sequence[Row]) -> Any:
         width=400,
         height=400,
         title=alt.Title(
-            "Dogs among cars: training through sketches beside plain training",
+            "Trucks among cars: training through sketches beside plain training",
             subtitle="CIFAR-10, classes as unequal as the paper's faces; intervals are over test examples",
         ),
     )

@@ -78,6 +78,12 @@ def test_reaching_the_target_early_beats_any_accuracy_that_falls_short():
     assert experiment.quality(never) > experiment.quality(never | {"diverged": True})
 
 
+def test_without_a_target_tuning_takes_the_least_held_out_loss():
+    key = {"target": 0.0}
+    low, high = ({"key": key, "diverged": False, "curve": [[5, loss, 0.5, 1, 1, 1]]} for loss in (0.4, 0.6))
+    assert experiment.quality(low) > experiment.quality(high)
+
+
 def test_the_table_has_rounds_by_seed_and_bytes_in_all(tmp_path):
     found = [row(arm(TABLE, "plain", seed=seed), arrives=30 + 10 * seed) for seed in (0, 1)]
     found += [row(arm(TABLE, "sketched", seed=seed), arrives=140, bytes_each=500) for seed in (0, 1)]

@@ -1,5 +1,6 @@
 """Zhang & Wang 2021, Table 1 and Figure 1: rounds and bytes of training through sketches, beside plain federated averaging."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,13 @@ def _rate(settings: Settings, tuned: dict[tuple[Any, ...], Row], method: str, sh
 
 
 def quality(row: Row) -> tuple[float, float]:
-    """What tuning maximises: reach the target in the fewest rounds; if it is not reached, the best held-out accuracy."""
-    there = arrival(row, row["key"]["target"]) if row["key"]["target"] else None
-    if there is None or row["diverged"]:
-        return 0.0, 0.0 if row["diverged"] else max((point[2] for point in row["curve"]), default=0.0)
-    return 1.0, -float(there[0])
+    """What tuning maximises: reach the target in the fewest rounds; if it is not reached, the best held-out accuracy.
+
+    Without a target it is minus the held-out loss at the end.
+    """
+    if row["diverged"] or not row["curve"]:
+        return 0.0, -math.inf
+    if not row["key"]["target"]:
+        return 0.0, -row["curve"][-1][1]
+    there = arrival(row, row["key"]["target"])
+    return (0.0, max(point[2] for point in row["curve"])) if there is None else (1.0, -float(there[0]))

@@ -8,7 +8,7 @@ from torch import nn
 
 from federation import SEED, advanced, data_of, federation, weights_of
 from problems import dense_model, examples
-from sketchfed.algorithms import FedAvg, FetchSgd, Iterative
+from sketchfed.algorithms import Dbcl, FedAvg, FetchSgd, Iterative
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.engines import LocalEngine, Participant
 from sketchfed.errors import InputError
@@ -35,8 +35,12 @@ MODELS = {
 
 @pytest.mark.parametrize(
     "algorithm",
-    [Iterative(sketch=SKETCH, participation=0.6, batch=3, local_momentum=0.5, global_momentum=0.5), FEEDBACK],
-    ids=["iterative", "feedback"],
+    [
+        Iterative(sketch=SKETCH, participation=0.6, batch=3, local_momentum=0.5, global_momentum=0.5),
+        FEEDBACK,
+        Dbcl(vary=0.3, participation=0.6, batch=3),
+    ],
+    ids=["iterative", "feedback", "dbcl"],
 )
 @pytest.mark.parametrize("model", MODELS)
 def test_the_number_of_workers_does_not_change_a_bit(model, algorithm):
@@ -76,6 +80,17 @@ def test_one_replica_for_all_is_as_good_as_one_for_each(algorithm, shared_start)
     assert torch.equal(weights_of(shared), weights_of(apart))
     held = {replica.round for replica in apart.engine.inner.replicas.values() if replica}
     assert len(held) > 1, "all were at one round, so nothing was replayed"
+
+
+def test_blind_clients_need_nothing_but_their_tasks():
+    """Clients that share nothing are sent the same, and what they hold is a sketch of some round."""
+    algorithm = Dbcl(output="sketched", participation=0.4, vary=0.4)
+    shared, apart = (advanced(federation(algorithm, data_of(6), apart=apart), 8) for apart in (False, True))
+    assert shared.engine.replies == apart.engine.replies
+    assert torch.equal(weights_of(shared), weights_of(apart))
+    for replica in apart.engine.inner.replicas.values():
+        if replica is not None:
+            assert len(replica.weights) == shared.algorithm.map_at(SEED, replica.round).size < len(weights_of(shared))
 
 
 def test_dropout_gets_one_worker():

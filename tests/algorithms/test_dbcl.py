@@ -79,27 +79,11 @@ def trained_through(module, form, weights, data, work, seed):
         w.requires_grad_(True)
         seen = seen_weights(form, w)
         loss = functional.cross_entropy(torch.func.functional_call(module, seen, (batch.x.double(),)), batch.y)
-        decay = [seen_part(form, w, name).square().sum() for name in form.seen.names]
-        (gradient,) = torch.autograd.grad(loss + work.decay / 2 * sum(decay), w)
+        (gradient,) = torch.autograd.grad(loss + work.decay / 2 * form.apply(w).square().sum(), w)
         velocity = work.momentum * velocity + gradient
         w = w.detach() - work.rate * velocity
     module.float()
     return w
-
-
-def seen_part(form, w, name):
-    """What decays: a parameter as the client sees it."""
-    return (
-        form.layout.views(w)[name]
-        if name not in form.sketches
-        else form.sketches[name].apply(
-            form.layout.views(w)[name].flatten(1)
-            if form.folded.isdisjoint({name.removesuffix("weight") + "bias"})
-            else torch.cat(
-                [form.layout.views(w)[name].flatten(1), form.layout.views(w)[name.removesuffix("weight") + "bias"][:, None]], 1
-            )
-        )
-    )
 
 
 def assert_trains_through_sketches(algorithm, module, *, rounds=2, clients=3):

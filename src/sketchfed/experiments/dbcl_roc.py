@@ -12,9 +12,9 @@ from sketchfed.data import DataSet
 from sketchfed.data.images import cifar10
 from sketchfed.experiments import dbcl_roc_report
 from sketchfed.experiments.arms import Arm, Row, best_of, run_arms
+from sketchfed.experiments.dbcl_training import METHODS
 from sketchfed.experiments.roc import area
 
-METHODS = {"plain": "fedavg", "sketched": "dbcl"}
 CAR, TRUCK = 1, 9
 
 

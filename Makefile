@@ -23,9 +23,9 @@ slow: ## run the tests that take minutes
 docs: ## build the site into docs/_build/html; a warning is an error
 	sphinx-build -q -W --keep-going docs docs/_build/html
 
-bench: ## time kernels, rounds, means, noise, secure sums and layers against their peers and record it in benchmarks/results/
+bench: ## time kernels, rounds, means, noise, secure sums, layers and subspaces against their peers and record it in benchmarks/results/
 	sketchfed bench kernels --out benchmarks/results
-	for topic in rounds mean privacy secure layers; do sketchfed bench $$topic --out benchmarks/results || exit 1; done
+	for topic in rounds mean privacy secure layers dome; do sketchfed bench $$topic --out benchmarks/results || exit 1; done
 
 EXPERIMENTS = table-1 theory global-rate sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
   rand-proj-figure-2 rand-proj-figure-3 rand-proj-figure-6 rand-proj-figure-7 rand-proj-closed-form \

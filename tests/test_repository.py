@@ -27,7 +27,10 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 PUBLIC_MODULES = (
     "sketchfed",
     *(f"sketchfed.{name}" for name in ("algorithms", "attacks", "codecs", "data", "engines", "models", "nn", "planner")),
-    *(f"sketchfed.{name}" for name in ("privacy", "protection", "secure", "sketches", "tasks", "training", "wire")),
+    *(
+        f"sketchfed.{name}"
+        for name in ("privacy", "protection", "secure", "sketches", "subspaces", "tasks", "training", "wire")
+    ),
 )
 
 

@@ -192,3 +192,75 @@ def negate_if(_typing: Any, value: types.Type, bit: types.Type) -> Any:
         return builder.bitcast(builder.xor(builder.bitcast(arguments[0], integer), mask), arguments[0].type)
 
     return value(value, types.uint64), generate
+
+
+@intrinsic
+def dot(_typing: Any, first: Any, start: Any, second: Any, begin: Any, blocks: Any) -> Any:
+    """The inner product of `blocks` blocks of four registers each, summed lane by lane and then over the lanes in order."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = _Lanes(builder, signature.args[0].dtype)
+        here = _data(context, builder, signature.args[0], arguments[0])
+        there = _data(context, builder, signature.args[2], arguments[2])
+        stride, length = _INT64(lanes.count), _INT64(4 * lanes.count)
+        zero = ir.Constant(lanes.floats, [0.0] * lanes.count)
+
+        def step(index: Any, sums: list[Any]) -> list[Any]:
+            done = builder.mul(index, length)
+            left = lanes.load(here, builder.add(arguments[1], done), stride, 4)
+            right = lanes.load(there, builder.add(arguments[3], done), stride, 4)
+            return [builder.fadd(s, builder.fmul(a, b)) for s, a, b in zip(sums, left, right, strict=True)]
+
+        a, b, c, d = _repeated(builder, arguments[4], [zero] * 4, step)
+        summed = builder.fadd(builder.fadd(a, b), builder.fadd(c, d))
+        total = builder.extract_element(summed, _INT32(0))
+        for lane in range(1, lanes.count):
+            total = builder.fadd(total, builder.extract_element(summed, _INT32(lane)))
+        return total
+
+    return first.dtype(first, types.int64, second, types.int64, types.int64), generate
+
+
+@intrinsic
+def add_rows(
+    _typing: Any, target: Any, end: Any, rows: Any, start: Any, stride: Any, factors: Any, origin: Any, step: Any, count: Any
+) -> Any:
+    """Add Σ factors[origin + k·step]·(eight registers of rows from start + k·stride on), k < count, to eight of target."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = _Lanes(builder, signature.args[0].dtype)
+        there, here, scales = (_data(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 5))
+        neighbour = _INT64(lanes.count)
+
+        def one(index: Any, sums: list[Any]) -> list[Any]:
+            place = builder.add(arguments[6], builder.mul(index, arguments[7]))
+            factor = lanes.spread(builder.load(builder.gep(scales, [place])))
+            row = lanes.load(here, builder.add(arguments[3], builder.mul(index, arguments[4])), neighbour, REGISTERS)
+            return [builder.fadd(s, builder.fmul(factor, r)) for s, r in zip(sums, row, strict=True)]
+
+        sums = _repeated(builder, arguments[8], lanes.load(there, arguments[1], neighbour, REGISTERS), one)
+        lanes.store(sums, there, arguments[1], neighbour)
+        return context.get_dummy_value()
+
+    places = (types.int64, types.int64)
+    return types.void(target, types.int64, rows, *places, factors, *places, types.int64), generate
+
+
+def _repeated(builder: Any, times: Any, registers: list[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+    """A loop that carries registers through `times` steps."""
+    before = builder.block
+    head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(_INT64)
+    carried = [builder.phi(register.type) for register in registers]
+    builder.cbranch(builder.icmp_signed("<", index, times), body, after)
+    builder.position_at_end(body)
+    results = step(index, list(carried))
+    following = builder.add(index, _INT64(1))
+    for phi, first, later in zip([index, *carried], [_INT64(0), *registers], [following, *results], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return carried

@@ -1,0 +1,29 @@
+"""The benchmark of subspaces runs, records and draws. How fast anything is, is not for a test to say."""
+
+from xml.etree import ElementTree
+
+import pytest
+from quick import load, run_quickly
+
+from sketchfed.subspaces import UPDATES
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_quickly(load("dome", dim=500, size=6, cycles=1), tmp_path_factory.mktemp("bench"))
+
+
+def test_every_rule_is_raced_against_a_qr(run):
+    races = [row for row in run.rows if row["topic"] == "update"]
+    assert {row["over"] for row in races if row["what"] == "a QR from scratch"} == set(UPDATES)
+    assert all("met" in row for row in races if "ratio" in row)
+
+
+def test_memory_is_judged_where_the_system_tells_it(run):
+    memory = [row for row in run.rows if row["topic"] == "memory"]
+    assert len(memory) in (0, len(UPDATES))
+    assert f"of {len(UPDATES) + len(memory)} targets met" in run.printed
+
+
+def test_a_picture_is_drawn(run):
+    assert ElementTree.parse(run.folder / "dome.svg").getroot().tag.endswith("svg")

@@ -140,8 +140,9 @@ local_work = some(
     local_momentum=shares,
     weight_decay=rates,
     global_rate=rates,
-    global_momentum=shares,
+    final_rate=st.floats(0.01, 1),
 )
+momentum = some(global_momentum=shares)
 how_long = st.sampled_from([{}, {"local_steps": 5}, {"local_epochs": 2}])
 sizes = st.one_of(st.just({}), st.builds(lambda ratio: {"ratio": ratio}, st.floats(0.01, 1)), st.just({"size": 77}))
 bits = some(bits=st.sampled_from([32, 16, 8, 4, 3, 2]))
@@ -150,6 +151,7 @@ families = st.one_of(
 )
 
 
+rules = st.sampled_from([{}, {"name": "incremental_svd", "share": 0.25}, {"name": "history_pca"}, {"name": "fresh"}])
 ways = st.sampled_from(["plain", "sketched", "withheld"])
 codecs = st.one_of(
     st.builds(lambda name: {"name": name}, st.sampled_from(sorted(CODECS))),
@@ -171,10 +173,15 @@ def configurations(draw):
         "iterative": some(form=st.sampled_from(["unbiased", "projection"])),
         "fetchsgd": some(rows=st.sampled_from([1, 3, 5, 9]), fetched=st.integers(1, 99), masking=st.booleans()),
         "dbcl": some(vary=st.floats(0, 0.9), exclude=st.just(["3"]), output=ways, biases=ways, public_start=st.booleans()),
+        "dome": some(beta1=shares, beta2=shares, debias=st.booleans(), remove_mean=st.booleans(), floor=rates),
     }[name]
-    tables = {"data": draw(data), "model": draw(models), "algorithm": {"name": name, **draw(merged(local_work, how_long, own))}}
+    rest = st.just({}) if name == "dome" else momentum
+    work = draw(merged(local_work, how_long, rest, own))
+    tables = {"data": draw(data), "model": draw(models), "algorithm": {"name": name, **work}}
     if name == "iterative":
         tables["sketch"] = draw(merged(families, sizes, bits, some(bits_down=st.sampled_from([8, 4]))))
+    elif name == "dome":
+        tables["subspace"] = draw(st.one_of(merged(rules, some(size=st.integers(2, 999))), st.just({"name": "whole"})))
     elif name == "dbcl":
         tables["sketch"] = draw(merged(families, sizes))
     elif name == "fetchsgd":

@@ -10,7 +10,7 @@ import tomli_w
 from torch import nn
 
 from sketchfed.algorithms import ALGORITHMS, Algorithm, FedAvg, Iterative
-from sketchfed.algorithms.settings import CodecSettings, SketchSettings
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.models import MODELS
@@ -21,8 +21,8 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import SKETCHES
 from sketchfed.tables import Table, change, check_keys, check_type, copied, flat, keys_of, read_toml, to_struct, with_options
 
-TABLES = ("data", "model", "algorithm", "sketch", "codec", "privacy", "secure", "engine")
-_INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings}
+TABLES = ("data", "model", "algorithm", "sketch", "codec", "subspace", "privacy", "secure", "engine")
+_INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings, "subspace": SubspaceSettings}
 _GIVEN_TO_PARTITIONS = ("data", "clients", "seed")
 _GIVEN_TO_MODELS = ("shape", "outputs")
 GIVEN = "given"
@@ -144,12 +144,16 @@ class Config:
         words = [self.algorithm.name]
         if codec is not None and codec.label:
             words.append(codec.label)
+        subspace: SubspaceSettings | None = getattr(self.algorithm, "subspace", None)
         if sketch is not None:
             words.append(sketch.label)
+        if subspace is not None and subspace.label:
+            words.append(subspace.label)
         for setting, chosen, word in (
             ("form", "projection", "projection"),
             ("error_feedback", True, "error feedback"),
             ("prediction", True, "prediction"),
+            ("paper", True, "as printed"),
         ):
             if getattr(self.algorithm, setting, None) == chosen:
                 words.append(word)

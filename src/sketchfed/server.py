@@ -8,6 +8,8 @@ from functools import partial
 from secrets import token_hex
 from statistics import median
 
+from torch import Tensor
+
 from sketchfed.algorithms import Algorithm, RoundContext, State
 from sketchfed.algorithms.base import cohort
 from sketchfed.engines.base import Engine
@@ -60,7 +62,8 @@ class Server:
         self.privacy = PrivacyLedger(protection.claim) if protection is not None and protection.privacy is not None else None
         self._shared_start = shared_start
         self._packed = (-1, b"")
-        self._whole_size = len(self._whole())
+        self._frame = 0
+        self._frame = len(self._whole()) - self._whole_size()
 
     @property
     def round(self) -> int:
@@ -80,13 +83,16 @@ class Server:
         """What has been spent so far; None for a run without calibrated noise."""
         return None if self.privacy is None else self.privacy.epsilon()
 
-    def affordable(self) -> bool:
-        """Whether the budget lasts for one more round."""
+    def affordable(self, attempt: int = 0) -> bool:
+        """Whether the budget lasts for one more round, or for another attempt at it."""
         if self.privacy is None or self.protection is None or self.protection.privacy is None:
             return True
         budget = self.protection.privacy.epsilon
-        clients = None if self.protection.hidden else self.cohort()
-        return budget is None or self.privacy.epsilon(also=(clients, self.protection.charge())) <= budget
+        if budget is None:
+            return True
+        suffix = "" if self.protection.secure is None else f" {attempt}"
+        owing, _ = ([], []) if self._drawn(suffix) else self._owing(None if self.protection.hidden else self.cohort())
+        return self.privacy.epsilon(also=(owing, self.protection.charge())) <= budget
 
     def advance(self) -> None:
         """One round. What it may cost in privacy is written down before anything leaves, and what it did cost afterwards."""
@@ -116,7 +122,7 @@ class Server:
         if protection is None or not protection.central:
             self._settled(draw, list(replies))  # what was refused was seen all the same
             return list(packets.values())
-        noised = noised_sum(protection, list(packets.values()), self.seed, self.round)
+        noised = noised_sum(protection, list(packets.values()), self._context())
         self._settled(draw, None if hidden else list(packets))
         return [noised]
 
@@ -129,7 +135,7 @@ class Server:
         tasks = self._tasks(chosen)
         reason = ""
         for attempt in range(protection.secure.attempts):
-            if attempt and not self.affordable():
+            if attempt and not self.affordable(attempt):
                 reason += " And the privacy budget does not last for another attempt."
                 break
             draw = self._intended(f" {attempt}", chosen)
@@ -153,7 +159,7 @@ class Server:
             self._settled(draw, survivors)
             self.ledger.replies += len(survivors)
             self.ledger.known |= dict.fromkeys(survivors, self.round)
-            return recovered_sum(protection, summed.total, len(survivors), self.seed, self.round)
+            return recovered_sum(protection, summed.total, len(survivors), self._context())
         raise SecureSumError(
             f"round {self.round + 1} was abandoned {attempt + 1} times, the last time because {reason} What was "
             "reached before is kept; go on with --resume when more clients are there, or lower secure.survivors in a new run."
@@ -171,13 +177,24 @@ class Server:
         """Write down what noise will cost at worst, before it is drawn; its name."""
         if self.privacy is None or self.protection is None:
             return ""
-        draw = token_hex(8)
-        if self.privacy.claim.insecure:  # the same noise whenever the round is run: it is charged once
-            draw = f"fixed{suffix}"
-            if any((entry.round, entry.draw) == (self.round, draw) for entry in self.privacy.entries):
-                return draw
-        self.privacy.intend(round=self.round, draw=draw, clients=clients, charge=self.protection.charge())
+        draw = f"fixed{suffix}" if self.privacy.claim.insecure else token_hex(8)
+        if not self._drawn(suffix):
+            owing, covered = self._owing(clients)
+            charge = self.protection.charge()
+            self.privacy.intend(round=self.round, draw=draw, clients=owing, covered=covered, charge=charge)
         return draw
+
+    def _drawn(self, suffix: str) -> bool:
+        """Whether this is noise from a fixed seed that was drawn before: the same whenever the round is run, charged once."""
+        if self.privacy is None or not self.privacy.claim.insecure:
+            return False
+        return any(entry.draw == f"fixed{suffix}" for entry in self.privacy.of_round(self.round))
+
+    def _owing(self, clients: list[int] | None) -> tuple[list[int] | None, list[int]]:
+        """Of those whom a draw touches, None being everybody, who has to pay for it, and who has paid for it before."""
+        if self.privacy is None or self.protection is None or self.protection.passes is None or clients is None:
+            return clients, []
+        return self.protection.passes.owing(self.privacy, self.seed, self.round, clients)
 
     def _settled(self, draw: str, touched: list[int] | None) -> None:
         """Write down what the noise did cost, and whom; None is everybody."""
@@ -189,7 +206,10 @@ class Server:
     def _stepped(self, packets: list[Packet]) -> tuple[State, Packet | None]:
         """The state after this round and its update, all of it finite."""
         try:
-            state, update = self.algorithm.server(self.state, packets, self.seed)
+            noise = 0.0
+            if self.protection is not None:
+                noise = self.protection.variance(sum(packet.clients for packet in packets))
+            state, update = self.algorithm.server(self.state, packets, self.seed, noise=noise)
         except SketchfedError as error:
             raise DivergedError(f"the replies of round {self.round + 1} add up to no step: {str(error).rstrip('.')}") from error
         if not all_finite(state.replica.weights):
@@ -210,14 +230,19 @@ class Server:
         if missed > len(self.ledger.updates):
             return self._whole()
         replay = b"".join(self.ledger.updates[-missed:])
-        return replay if len(replay) < self._whole_size else self._whole()
+        return replay if len(replay) < self._whole_size() else self._whole()
 
     def _remember(self, update: bytes) -> None:
         """Keep an update for those who missed it, and forget those that a whole model is cheaper than."""
-        updates = self.ledger.updates
+        updates, most = self.ledger.updates, self._whole_size()
         updates.append(update)
-        while sum(map(len, updates)) > self._whole_size:
+        while sum(map(len, updates)) > most:
             updates.pop(0)
+
+    def _whole_size(self) -> int:
+        """About the bytes of a whole model, without packing it."""
+        arrays = self.algorithm.snapshot(self.state.replica, self.seed).arrays
+        return self._frame + sum(array.nbytes for array in arrays.values() if isinstance(array, Tensor))
 
     def _whole(self) -> bytes:
         if self._packed[0] != self.round:
@@ -259,8 +284,10 @@ class Server:
             raise WireError(f"it is for round {packet.scalars.get('round')!r}, not {self.round}.")
         if packet.clients != 1:  # who claims to speak for many would outweigh all others in the mean
             raise WireError(f"it claims to stand for {packet.clients:,} clients; a client speaks for itself.")
-        context = RoundContext(round=self.round, seed=self.seed, client=client)
-        return packet, self.algorithm.check(packet, len(self.state.replica.weights), context)
+        return packet, self.algorithm.check(packet, len(self.state.replica.weights), self._context(client))
+
+    def _context(self, client: int = 0) -> RoundContext:
+        return RoundContext(round=self.round, seed=self.seed, client=client, replica=self.state.replica)
 
     def _tell(self, reasons: Mapping[int, str]) -> None:
         """Log who is left out of this round, a line a reason."""

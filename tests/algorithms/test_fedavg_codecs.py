@@ -71,7 +71,7 @@ def test_rounds_are_those_of_the_codec_itself(name, state):
     for index, round_changes in enumerate(changes(4, clients)):
         packets, sent, seed = [], [], SEED.child("round", index)
         for client, change in enumerate(round_changes):
-            context = RoundContext(round=index, seed=SEED, client=client, prediction=server.replica.prediction)
+            context = RoundContext(round=index, seed=SEED, client=client, replica=server.replica)
             packet, memories[client] = algorithm.client(change, memories[client], context)
             packets.append(unpack(pack(packet)))
             assert algorithm.check(packets[-1], DIM, context) > 0
@@ -111,9 +111,7 @@ def test_predictions_do_not_feed_on_their_own_error(name):
     same = changes(1, clients)[0]
     server, errors = algorithm.begin(torch.zeros(DIM)), []
     for index in range(60):
-        contexts = [
-            RoundContext(round=index, seed=SEED, client=i, prediction=server.replica.prediction) for i in range(clients)
-        ]
+        contexts = [RoundContext(round=index, seed=SEED, client=i, replica=server.replica) for i in range(clients)]
         packets = [algorithm.client(same[i], None, contexts[i])[0] for i in range(clients)]
         server, _ = algorithm.server(server, packets, SEED)
         errors.append(float((server.replica.prediction - same.mean(0)).norm() / same.mean(0).norm()))
@@ -139,7 +137,7 @@ def test_a_prediction_without_loss_is_the_last_mean():
     algorithm = carried("dense", prediction=True)
     server = algorithm.begin(torch.zeros(DIM))
     for index, mean in enumerate(torch.randn(3, DIM, generator=torch.Generator().manual_seed(2))):
-        context = RoundContext(round=index, seed=SEED, client=0, prediction=server.replica.prediction)
+        context = RoundContext(round=index, seed=SEED, client=0, replica=server.replica)
         server, _ = algorithm.server(server, [algorithm.client(mean, None, context)[0]], SEED)
         assert torch.allclose(server.replica.prediction, mean, atol=1e-5)
 

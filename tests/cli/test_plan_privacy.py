@@ -70,6 +70,16 @@ def test_examples_are_protected_by_secret_batches_against_the_server_too():
     assert epsilon_of({Charge(multiplier=hidden, sampling=0.01, steps=2): 300}, claim) == pytest.approx(3, rel=5e-3)
 
 
+def test_an_example_pays_for_one_sum_a_pass():
+    """300 rounds are 3 passes of 100, and their noise is √3 times that of one Gaussian."""
+    said = run("--unit", "example", "--clients", "100", "--examples", "600", "--batch", "6", "--rounds", "300")
+    assert "Passes over the data, 100 rounds each" in said
+    assert "example level, zero-out, against the server" in said
+    (seen, passes, hidden) = multipliers(said, "PLD")
+    assert passes == pytest.approx(3**0.5 * 1.391, rel=1e-3)
+    assert hidden < passes < seen
+
+
 def test_replacing_takes_about_twice_the_noise():
     both = multipliers(run(*EXAMPLE), "PLD"), multipliers(run(*EXAMPLE, "--adjacency", "replace-one"), "PLD")
     assert both[1][0] == pytest.approx(2 * both[0][0], rel=1e-3)

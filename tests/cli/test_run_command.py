@@ -8,6 +8,7 @@ import pytest
 import sketchfed
 from sketchfed.cli import main
 from sketchfed.cli.run import EMBEDDED
+from sketchfed.report.units import shown_share
 from sketchfed.runs.folder import is_finished
 
 SMALL = """
@@ -252,7 +253,36 @@ def test_a_damaged_run_is_one_sentence(here, refused):
     assert "is not a checkpoint of this run" in refused("run", "--resume")
 
 
+# --- captured energy
+
+ADAPTIVE = SMALL.format(name="dome") + "\n[subspace]\nsize = 20\n"
+
+
+@pytest.mark.usefixtures("_plain_report")
+@pytest.mark.parametrize("width", [80, 130])
+def test_captured_energy_is_told_where_there_is_room_for_it(here, command, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    (here / "a.toml").write_text(ADAPTIVE)
+    said = command("run", "a.toml", "--set", "algorithm.rounds=2")
+    shares = [line["captured"] for line in lines_of(here / "runs" / "a")]
+    assert all(0 < share < 1 for share in shares)
+    assert (f"captured {shown_share(shares[-1])}" in said) == (shown_share(sum(shares) / 2) in said) == (width == 130)
+    assert ("not for publication" in said) == (width == 130)
+    assert "captured" not in command("run", str(small(here / "b.toml")))
+
+
 # --- TensorBoard
+
+
+@pytest.mark.usefixtures("_plain_report")
+def test_tensorboard_gets_captured_energy_where_it_is_measured(here, command):
+    loading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    (here / "a.toml").write_text(ADAPTIVE)
+    command("run", "a.toml", "--tensorboard", "--set", "engine.evaluate_every=2")
+    events = loading.EventAccumulator(str(here / "runs" / "a" / "tensorboard")).Reload()
+    measured = {line["round"]: line["captured"] for line in lines_of(here / "runs" / "a") if line["captured"] is not None}
+    assert measured.keys() == {2, 3}
+    assert {event.step: event.value for event in events.Scalars("captured")} == pytest.approx(measured)
 
 
 @pytest.mark.usefixtures("_plain_report")

@@ -38,7 +38,7 @@ class History:
 
     def __init__(self, name: str) -> None:
         server = federation(ALGORITHMS[name], data_of(3))
-        server._whole_size = 2**30  # so that no update is forgotten
+        server._whole_size = lambda: 2**30  # so that no update is forgotten
         self.replicas = [server.state.replica]
         for _ in range(ROUNDS):
             self.replicas.append(advanced(server, 1).state.replica)

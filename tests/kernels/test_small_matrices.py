@@ -21,6 +21,15 @@ def test_products_and_triangular_systems():
     np.testing.assert_allclose(lower.T @ small.solve_upper(lower, a), a, atol=1e-13)
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 200, 90), (30, 1, 32), (8, 64, 8), (33, 130, 65), (20, 0, 20)])
+def test_products_of_any_shape_are_summed_in_order(m, k, n):
+    a, b = normal(m, k), normal(k, n, seed=1)
+    expected = np.zeros((m, n))
+    for one, other in zip(a.T, b, strict=True):
+        expected += one[:, None] * other
+    assert (small.product(a, b) == expected).all()
+
+
 def test_a_matrix_that_is_nearly_singular_has_no_factor():
     assert np.isnan(small.cholesky(np.ones((3, 3)))[0, 0])
 
@@ -56,6 +65,7 @@ SPECTRA = {
     "no term": (np.arange(12.0), np.zeros(12)),
     "entries of all sizes": (10.0 ** normal(12), normal(12) * 10.0 ** (4 * normal(12, seed=1))),
     "one": (np.array([2.0]), np.array([3.0])),
+    "many": (np.append(np.sort(np.abs(normal(199)))[::-1], 0), 0.1 * normal(200, seed=1)),
 }
 
 

@@ -302,3 +302,50 @@ def test_a_later_version_is_refused(tmp_path):
     path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
     with pytest.raises(StorageError, match=r"of version 2; this sketchfed reads .* version 1"):
         PrivacyLedger.load(path)
+
+
+def test_covered_clients_were_touched_and_pay_nothing(tmp_path):
+    ledger = PrivacyLedger(CLAIM, tmp_path / "ledger.jsonl")
+    ledger.intend(round=0, draw="a", clients=[1, 2], charge=ONE)
+    ledger.settle(round=0, draw="a", clients=[1, 2], charge=ONE)
+    once = ledger.epsilon()
+    ledger.intend(round=1, draw="b", clients=[3], covered=[2, 1], charge=ONE)
+    ledger.settle(round=1, draw="b", clients=[3, 2], charge=ONE)
+    assert ledger.epsilon() == once
+    assert ledger.of_round(1) == (LedgerEntry(round=1, draw="b", clients=(3,), charge=ONE, settled=True, covered=(2,)),)
+    assert ledger.of_round(2) == ()
+    loaded = PrivacyLedger.load(tmp_path / "ledger.jsonl")
+    assert loaded.entries == ledger.entries
+    assert loaded.of_round(0) == ledger.of_round(0)
+
+
+def test_charges_are_counted_for_clients_and_rounds_as_they_come_and_go():
+    ledger = PrivacyLedger(CLAIM)
+    ledger.intend(round=2, draw="a", clients=[1], charge=ONE)
+    assert ledger.charged(1, since=0, until=5) == 1
+    ledger.intend(round=2, draw="b", clients=[1, 2], charge=ONE)
+    ledger.intend(round=4, draw="c", clients=None, charge=ONE)
+    assert ledger.charged(1, since=2, until=2) == 2
+    ledger.settle(round=2, draw="b", clients=[2], charge=ONE)
+    assert [ledger.charged(client, since=0, until=5) for client in (1, 2, 3)] == [1, 1, 0]
+    assert ledger.charged(1, since=3, until=5) == ledger.charged(1, since=0, until=1) == 0
+
+
+def test_a_ledger_of_before_covering_is_read(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = PrivacyLedger(CLAIM, path)
+    ledger.intend(round=0, draw="a", clients=[1], charge=ONE)
+    path.write_text(path.read_text().replace(',"covered":[]', ""))
+    assert PrivacyLedger.load(path).entries == ledger.entries
+
+
+def test_covering_that_makes_no_sense_is_refused():
+    ledger = PrivacyLedger(CLAIM)
+    for clients in (None, [1]):
+        with pytest.raises(InputError, match="not both"):
+            ledger.intend(round=0, draw="a", clients=clients, covered=[1], charge=ONE)
+    with pytest.raises(InputError, match="numbered from 0"):
+        ledger.intend(round=0, draw="a", clients=[1], covered=[-1], charge=ONE)
+    ledger.intend(round=0, draw="a", clients=[1], covered=[2], charge=ONE)
+    with pytest.raises(InputError, match="say by name"):
+        ledger.settle(round=0, draw="a", clients=None, charge=ONE)

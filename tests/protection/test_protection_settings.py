@@ -16,6 +16,7 @@ from sketchfed.seeds import PublicSeed
 EXAMPLE = {"unit": "example", "epsilon": 3.0, "observer": "public"}
 CLIENT = {"epsilon": 3.0, "delta": 1e-3, "observer": "public"}
 DISCRETE = {"name": "discrete_gaussian", "epsilon": 3.0, "delta": 1e-3}
+PASSES = EXAMPLE | {"batches": "passes"}
 STEPS = {"unit": "example", "placement": "steps", "epsilon": 3.0}
 SKETCH = {"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.1}}
 
@@ -80,6 +81,11 @@ def test_secure_sums_that_make_no_sense_are_refused(settings, message):
         ({"privacy": EXAMPLE, "algorithm": {"local_epochs": 2}}, "local_steps instead"),
         ({"privacy": EXAMPLE, "algorithm": {"local_steps": 2}}, "second local step"),
         ({"privacy": EXAMPLE, "algorithm": {"local_momentum": 0.9}}, "global_momentum works"),
+        ({"privacy": CLIENT | {"batches": "passes"}}, "privacy.unit = 'example'"),
+        ({"privacy": PASSES | {"adjacency": "add-remove"}}, "one more would move all others"),
+        ({"privacy": PASSES, "algorithm": {"local_steps": 2}}, "local_steps = 2.*one batch a round"),
+        ({"privacy": PASSES, "algorithm": {"local_epochs": 1}}, "local_epochs = 1.*one batch a round"),
+        ({"privacy": PASSES, "algorithm": {"batch": None}}, "algorithm.batch"),
         ({"privacy": EXAMPLE, "codec": {"name": "eden"}}, "codec 'eden' does not send numbers"),
         ({"secure": {"clip": 1.0}, "codec": {"name": "eden"}}, "codec 'eden' cannot be summed.*secure.aggregation = false"),
         ({"secure": {"clip": 1.0}, "codec": {"name": "dense", "precision": "float16"}}, "float16 cannot be summed"),
@@ -149,6 +155,25 @@ def test_hidden_cohorts_amplify():
 def test_the_smallest_client_sets_the_sampling_of_batches():
     made = protection(privacy=EXAMPLE, sizes=[50, 200, 400, 350])
     assert made.charge().sampling == 10 / 50
+
+
+def test_passes_are_paid_for_by_the_client_that_begins_the_most():
+    """10 rounds in batches of 10: 2 passes over 50 examples, and no amplification."""
+    made = protection(privacy=PASSES, sizes=[50, 200, 400, 350])
+    assert participations(made, PublicSeed(0)) == 2
+    assert made.charge().sampling == 1
+    assert made.claim.adjacency == "zero-out"
+    assert 2.99 < epsilon_of({made.charge(): 2}, made.claim) <= 3.0
+    twice = protection(privacy=PASSES | {"adjacency": "replace-one"}, sizes=[50, 200, 400, 350])
+    assert twice.multiplier == pytest.approx(2 * made.multiplier, rel=3e-4)
+
+
+def test_the_smallest_client_is_not_always_the_one_that_begins_most_passes():
+    """Cohorts of 2 of 4 clients: what counts is how often each was chosen, over how many batches it has."""
+    algorithm, sizes = {"participation": 0.5, "rounds": 30}, [25, 50, 41, 60]
+    made = protection(privacy=PASSES | {"delta": 1e-3}, algorithm=algorithm, sizes=sizes)
+    counts = Counter(client for index in range(30) for client in cohort(PublicSeed(0), index, population=4, count=2))
+    assert participations(made, PublicSeed(0)) == max(-(-counts[client] // -(-sizes[client] // 10)) for client in range(4))
 
 
 def test_local_steps_with_noise_are_charged_one_by_one():

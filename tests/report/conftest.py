@@ -4,8 +4,20 @@ from pathlib import Path
 import pytest
 
 
-def metrics(rounds=5, *, up=1_000, down=3_000, accuracy=lambda n: 1 - 0.5**n, loss=lambda n: 0.5**n, epsilon=lambda n: None):
-    """Lines of metrics.jsonl: four participants a round, each sending `up` and receiving `down` bytes, two seconds a round."""
+def metrics(
+    rounds=5,
+    *,
+    up=1_000,
+    down=3_000,
+    accuracy=lambda n: 1 - 0.5**n,
+    loss=lambda n: 0.5**n,
+    epsilon=lambda n: None,
+    captured=None,
+):
+    """Lines of metrics.jsonl: four participants a round, each sending `up` and receiving `down` bytes, two seconds a round.
+
+    Without `captured` they are as runs wrote them that did not know of it.
+    """
     return [
         {
             "round": n,
@@ -17,6 +29,7 @@ def metrics(rounds=5, *, up=1_000, down=3_000, accuracy=lambda n: 1 - 0.5**n, lo
             "epsilon": epsilon(n),
             "seconds": 2.0 * n,
         }
+        | ({} if captured is None else {"captured": captured(n)})
         for n in range(1, rounds + 1)
     ]
 

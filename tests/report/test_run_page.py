@@ -146,6 +146,34 @@ def test_privacy_is_drawn_and_told_only_if_a_run_claims_it(run, page):
     assert drawn_lines(made.spec("epsilon-against-rounds")) == 1
 
 
+def test_captured_energy_is_drawn_and_told_only_if_a_run_measured_it(run, page):
+    plain, adaptive = run("a"), run("b", config="x = 1", captured=lambda n: n / 10)
+    without = page(plain)
+    assert "aptured" not in without.text + json.dumps(without.data)
+    made = page(plain, adaptive)
+    assert made.data["charts"][-1]["name"] == "captured-against-rounds"
+    assert drawn_lines(made.spec("captured-against-rounds")) == 1
+    assert re.findall(r">(\d+%)<", vl_convert.vegalite_to_svg(made.spec("captured-against-rounds")))[:2] == ["0%", "10%"]
+    assert made.text.count("measured on training data without noise, it is for the operator of a simulation") == 3
+    assert {point.get("shown_captured") for point in made.data["points"] if point["run"] == "a"} == {None}
+    assert [point["shown_captured"] for point in made.data["points"] if point["run"] == "b"][:2] == ["10.0%", "20.0%"]
+
+
+def test_every_round_tells_its_bytes_privacy_and_captured_energy(run, page):
+    made = page(run("a", epsilon=lambda n: n / 10, captured=lambda n: 0.0))
+    for chart in made.data["charts"]:
+        (near,) = (layer["encoding"] for layer in chart["spec"]["layer"] if "tooltip" in layer["encoding"])
+        told = near["tooltip"]["value"]["expr"]
+        assert all(f").{field}" in told for field in ("round", "up", "down", "total", "shown_epsilon", "shown_captured"))
+    assert drawn_lines(made.spec("captured-against-rounds")) == 1
+
+
+def test_captured_energy_of_several_seeds_is_a_band(run, page):
+    made = page(*(run(f"r{n}", seed=n, captured=lambda _, n=n: n / 10, summary={"label": "l"}) for n in (5, 9)))
+    assert {point["shown_captured"] for point in made.data["points"]} == {"70.0% (50.0%–90.0%)"}
+    assert 'class="mark-area' in vl_convert.vegalite_to_svg(made.spec("captured-against-rounds"))
+
+
 def test_seeds_are_one_line_with_a_band_from_least_to_most(run, page):
     made = page(*(run(f"r{n}", seed=n, accuracy=lambda _, n=n: n / 10, summary={"label": "l"}) for n in (5, 7, 9)))
     assert len(made.data["points"]) == 5

@@ -41,6 +41,12 @@ def test_the_final_accuracy_is_the_last_one_evaluated_and_the_best_may_be_earlie
     assert (record.final_loss, record.best_loss) == (0.2, 0.1)
 
 
+def test_captured_energy_is_the_mean_over_the_rounds_that_measured_it(run):
+    assert read(run("a", captured=lambda n: {2: 0.5, 4: 0.25}.get(n))).mean_captured == 0.375
+    assert read(run("b", captured=lambda n: None)).mean_captured is None
+    assert read(run("c")).mean_captured is None  # a run that did not know of it
+
+
 def test_the_first_round_at_a_target_counts_the_bytes_by_then(run):
     record = read(run("a"))
     reached = record.first_at_accuracy(0.75)
@@ -106,6 +112,8 @@ def test_a_malformed_line_in_the_middle_is_refused(run, damage):
         ({"round": 1}, "round 1 comes after round 1"),
         ({"round": 0}, "'round' must be an integer from 1 to 2^63 - 1, got 0"),
         ({"epsilon": 1.0}, "'epsilon' is 1.0 after null"),
+        ({"captured": 1.5}, "'captured' must be a finite number from 0 to 1, got 1.5"),
+        ({"captured": "all"}, "'captured' must be a finite number from 0 to 1, got 'all'"),
         ({"epsilon": -1.0}, "'epsilon' must be a finite number from 0 on, got -1.0"),
     ],
 )

@@ -55,6 +55,19 @@ def test_epsilon_is_a_column_only_if_a_run_claims_one(run):
     assert "ε" not in html_table(compare([plain]))
 
 
+def test_captured_energy_is_a_column_only_if_a_run_measured_it(run):
+    plain, adaptive = records(run("a"), run("b", config="x = 1", captured=lambda n: n / 10))
+    assert "captured" not in row([plain], "a")
+    assert row([plain, adaptive], "a")["captured"] == "—"
+    assert row([plain, adaptive], "b")["captured"] == "30.0%"
+    narrow, *others = terminal_table([adaptive]), terminal_table([plain], width=130)
+    assert not any("aptured" in shown for shown in (latex_table([plain]), printed(narrow, 80), *map(printed, others)))
+    for shown in (printed(terminal_table([adaptive], width=130)), latex_table([adaptive])):
+        assert "captured" in shown
+        assert "without noise" in shown
+        assert "not for publication under a privacy claim" in " ".join(shown.split())
+
+
 def test_of_several_seeds_epsilon_is_the_most_that_any_spent(run):
     spent = records(run("a", seed=1, epsilon=lambda n: 1.0), run("b", seed=2, epsilon=lambda n: 2.0))
     assert row(spent, "a")["ε"] == "2.00"

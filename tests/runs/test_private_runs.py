@@ -9,6 +9,7 @@ import tiny
 import sketchfed
 from sketchfed.config import load_config
 from sketchfed.errors import InputError, StorageError
+from sketchfed.privacy.accounting import epsilon_of
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.runs.folder import PRIVACY
 from sketchfed.runs.loop import prepare, reopen
@@ -112,6 +113,65 @@ def test_fixed_noise_resumes_bit_for_bit_and_is_charged_once(tmp_path):
     assert resumed.weights.equal(whole.weights)
     assert resumed.metrics[-1]["epsilon"] == whole.metrics[-1]["epsilon"]
     assert "INSECURE" in json.loads((tmp_path / "run/summary.json").read_text())["privacy"]
+
+
+PASSES = EXAMPLE | {"batches": "passes"}
+
+
+def test_rounds_of_a_pass_that_are_run_again_cost_one_sum_more(tmp_path):
+    """Two rounds are lost; each example was in one sum of them at most, and is in one more when they are run again."""
+    privacy = PASSES | {"epsilon": None, "noise_multiplier": 2.0}
+    config = load_config(tables(privacy=privacy, algorithm={"batch": 2}, engine={"checkpoint_seconds": 3600.0}))
+    with pytest.raises(UnpluggedError):
+        prepare(config, folder=tmp_path / "run").finish(interrupt_after(2))
+    before = PrivacyLedger.load(tmp_path / "run" / PRIVACY)
+    everybody = before.entries[0].clients
+    assert [(entry.clients, entry.covered) for entry in before.entries] == [(everybody, ()), ((), everybody)]
+    reopen(tmp_path / "run").finish()
+    ledger = PrivacyLedger.load(tmp_path / "run" / PRIVACY)
+    assert [entry.round for entry in ledger.entries] == [0, 1, 0, 1, 2, 3]
+    assert [entry.clients for entry in ledger.entries] == [everybody, (), everybody, (), (), ()]
+    assert ledger.epsilon() == epsilon_of({ledger.entries[0].charge: 2}, ledger.claim)
+
+
+def test_a_pass_of_which_a_round_died_unsettled_is_charged_again(tmp_path, monkeypatch):
+    """Nobody knows whether the second batch was seen: it counts as seen, and when it is sent again that is another sum."""
+    privacy = PASSES | {"epsilon": None, "noise_multiplier": 2.0}
+    loop = prepare(load_config(tables(privacy=privacy, algorithm={"batch": 2})), folder=tmp_path / "run")
+    ask, calls = loop._engine.ask, []
+
+    def die_the_second_time(*asked):
+        calls.append(asked)
+        if len(calls) == 2:
+            raise UnpluggedError
+        return ask(*asked)
+
+    monkeypatch.setattr(loop._engine, "ask", die_the_second_time)
+    with pytest.raises(UnpluggedError):
+        loop.finish()
+    reopen(tmp_path / "run").finish()
+    ledger = PrivacyLedger.load(tmp_path / "run" / PRIVACY)
+    assert [(entry.round, entry.settled, bool(entry.clients)) for entry in ledger.entries] == [
+        (0, True, True),
+        (1, False, False),
+        (1, True, True),
+        (2, True, False),
+        (3, True, False),
+    ]
+
+
+@pytest.mark.parametrize("how", [{}, {"observer": "server"}, {"observer": "server", "name": "discrete_gaussian"}])
+def test_passes_with_fixed_noise_resume_bit_for_bit_to_the_last_round(tmp_path, how):
+    """All rounds were paid for when the run died; noise that is the same again costs nothing, so all are run again."""
+    privacy = PASSES | {"insecure_noise_seed": 7} | how
+    secure = {"secure": {}} if "name" in how else {}
+    config = load_config(tables(privacy=privacy, algorithm={"batch": 4}, engine={"checkpoint_seconds": 3600.0}, **secure))
+    with pytest.raises(UnpluggedError):
+        prepare(config, folder=tmp_path / "run").finish(interrupt_after(3))
+    resumed, whole = reopen(tmp_path / "run").finish(), sketchfed.run(config)
+    assert len(resumed.metrics) == 4
+    assert resumed.weights.equal(whole.weights)
+    assert resumed.metrics[-1]["epsilon"] == whole.metrics[-1]["epsilon"]
 
 
 def test_secure_sums_with_fixed_noise_resume_bit_for_bit(tmp_path):

@@ -55,6 +55,13 @@ ALGORITHMS = {
         "algorithm": {"name": "dbcl", "participation": 0.5, "global_momentum": 0.5, "vary": 0.3, "public_start": True},
         "sketch": {"ratio": 0.5},
     },
+    "a subspace that follows": {"algorithm": {"name": "dome", "participation": 0.5}, "subspace": {"size": 8}},
+    "the printed subspace": {"algorithm": {"name": "dome", "paper": True}, "subspace": {"name": "history_pca", "size": 8}},
+    "a frozen subspace": {"algorithm": {"name": "dome"}, "subspace": {"name": "frozen", "size": 8}},
+    "a smooth subspace": {
+        "algorithm": {"name": "dome"},
+        "subspace": {"name": "fresh", "size": 6, "image": [2, 2], "frequencies": 3},
+    },
 }
 """One of each kind of state: none, momentum and history, memories of clients, sketches of the server, weights of its own."""
 

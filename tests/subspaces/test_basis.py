@@ -1,3 +1,6 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import pytest
 import torch
 
@@ -72,13 +75,40 @@ def test_a_vector_along_a_direction_that_was_turned_away_needs_no_row():
     close(longer.to_tensor(), orthonormal(DIM, 5))
 
 
-def test_a_basis_that_was_extended_refuses_to_be_used_and_a_copy_does_not():
+@pytest.mark.parametrize("room", [0, 1, 4])
+def test_a_basis_never_changes_whoever_extends_it(room):
+    """Whether by appending, by copying since another was appended, or by compressing."""
+    basis = full(capacity=5 + room).rotated(orthonormal(5, 3, seed=2).numpy())
+    before, made = basis.to_tensor(), []
+    for seed in (1, 2, 1):
+        longer = basis.extended(normal(DIM, seed=seed)).basis
+        longest = longer.rotated(orthonormal(4, 2, seed=3).numpy()).extended(normal(DIM, seed=9)).basis
+        made.append((longer, longer.to_tensor(), longest, longest.to_tensor()))
+    assert torch.equal(basis.to_tensor(), before)
+    for longer, first, longest, second in made:
+        assert torch.equal(longer.to_tensor(), first)
+        assert torch.equal(longest.to_tensor(), second)
+    assert torch.equal(made[0][1], made[2][1])
+    assert torch.equal(made[0][3], made[2][3])
+    assert not torch.allclose(made[0][1], made[1][1])
+
+
+def test_a_basis_that_is_extended_again_and_again_is_not_copied():
     basis = full(capacity=8)
-    kept, before = basis.copy(), basis.to_tensor()
-    basis.extended(normal(DIM, seed=1))
-    with pytest.raises(InputError, match=r"update a copy\(\)"):
-        basis.coefficients(normal(DIM))
-    close(kept.to_tensor(), before)
+    longer = basis.extended(normal(DIM, seed=1)).basis
+    other = basis.extended(normal(DIM, seed=2)).basis
+    assert np.shares_memory(basis.rows, longer.rows)
+    assert not np.shares_memory(basis.rows, other.rows)
+    assert np.shares_memory(other.rows, other.extended(normal(DIM, seed=3)).basis.rows)
+
+
+def test_threads_may_extend_the_same_basis():
+    basis = full(capacity=40)
+    expected = [basis.extended(normal(DIM, seed=seed)).basis.to_tensor() for seed in range(64)]
+    basis = full(capacity=40)
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda seed: basis.extended(normal(DIM, seed=seed)).basis, range(64)))
+    assert all(torch.equal(one.to_tensor(), there) for one, there in zip(made, expected, strict=True))
 
 
 def test_a_vector_that_overflows_is_refused():

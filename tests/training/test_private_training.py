@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
@@ -10,7 +12,7 @@ from sketchfed.errors import InputError
 from sketchfed.seeds import SecretSeed
 from sketchfed.training import AutogradTrainer, Examples, LocalWork, PerceptronTrainer
 from sketchfed.training.losses import loss_named
-from sketchfed.training.private import poisson_batch, private_descent
+from sketchfed.training.private import hidden_batches, passed_batch, passed_batches, poisson_batch, private_descent
 from sketchfed.vectors import flatten
 
 FALSE_ALARM = 1e-6
@@ -87,11 +89,32 @@ def test_hidden_batches_take_each_example_by_its_own_chance():
     assert poisson_batch(data, 1.0, SecretSeed.insecure(1)) is data
 
 
+@given(count=st.integers(1, 40), batch=st.integers(1, 45), passes=st.integers(1, 3))
+def test_a_pass_takes_each_example_once(count, batch, passes):
+    data = Examples(torch.zeros(count, 1), torch.arange(count))
+    each = passed_batches(count, batch)
+    for index in range(passes):
+        parts = [passed_batch(data, batch, turn, SEED).y for turn in range(index * each, (index + 1) * each)]
+        assert max(len(part) for part in parts) <= batch
+        assert all(len(part) == batch for part in parts[:-1])
+        assert sorted(torch.cat(parts).tolist()) == list(range(count))
+
+
+def test_passes_differ_in_order_and_a_turn_is_always_the_same():
+    data = Examples(torch.zeros(30, 1), torch.arange(30))
+    first, again, later = (passed_batch(data, 10, turn, SEED).y for turn in (0, 0, 3))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later)
+    assert not torch.equal(first, passed_batch(data, 10, 0, SEED.child("other")).y)
+    assert passed_batch(data, 30, 5, SEED) is data
+
+
 def test_private_steps_without_noise_and_clipping_are_plain_ones():
     data = examples(12)
     (trainer, _), weights = trainers("cross_entropy")
     work = LocalWork(rate=0.3, steps=4, batch=12, momentum=0.5, decay=0.01)
-    kept = private_descent(trainer, weights, data, work, clip=1e9, noise=lambda total, _: total, secret=SecretSeed.insecure(1))
+    batches = hidden_batches(data, work, SecretSeed.insecure(1))
+    kept = private_descent(trainer, weights, batches, work, clip=1e9, noise=lambda total, _: total)
     torch.testing.assert_close(kept, trainer.train(weights, data, work, SEED), rtol=1e-4, atol=1e-5)
 
 
@@ -105,7 +128,6 @@ def test_each_private_step_draws_its_own_noise():
         seen.append(secret_bytes(secret, 16))
         return total
 
-    private_descent(
-        trainer, weights, data, LocalWork(rate=0.1, steps=3, batch=4), clip=1.0, noise=noise, secret=SecretSeed.insecure(1)
-    )
+    work = LocalWork(rate=0.1, steps=3, batch=4)
+    private_descent(trainer, weights, hidden_batches(data, work, SecretSeed.insecure(1)), work, clip=1.0, noise=noise)
     assert len(set(seen)) == 3

@@ -2,6 +2,7 @@
 
 from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
 from sketchfed.algorithms.dbcl import Dbcl
+from sketchfed.algorithms.dome import Dome
 from sketchfed.algorithms.fedavg import FedAvg
 from sketchfed.algorithms.fetchsgd import FetchSgd
 from sketchfed.algorithms.iterative import Iterative
@@ -11,6 +12,7 @@ __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Dbcl",
+    "Dome",
     "FedAvg",
     "FetchSgd",
     "Iterative",
@@ -21,5 +23,5 @@ __all__ = [
 ]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm for algorithm in (FedAvg, Iterative, PrivateIterative, FetchSgd, Dbcl)
+    algorithm.name: algorithm for algorithm in (FedAvg, Iterative, PrivateIterative, FetchSgd, Dbcl, Dome)
 }

@@ -13,6 +13,7 @@ from sketchfed.algorithms.linear import LinearCode
 from sketchfed.errors import InputError, WireError
 from sketchfed.kernels.draws import subset
 from sketchfed.seeds import PublicSeed
+from sketchfed.subspaces import Subspace
 from sketchfed.training import LocalWork, Trainer
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
 
@@ -28,6 +29,10 @@ class Replica:
     """The global momentum, where there is one."""
     prediction: Tensor | None = None
     """What the next mean change is expected to be, where clients send how theirs differs from it."""
+    moments: Mapping[str, Tensor] = field(default_factory=dict)
+    """Running means of changes and of their squares, where steps depend on them."""
+    subspace: Subspace | None = None
+    """In which changes are sent, where it follows from what was sent before; None until something was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +50,8 @@ class RoundContext:
     round: int
     seed: PublicSeed
     client: int
-    prediction: Tensor | None = None
-    """That of the replica from which the client started."""
+    replica: Replica | None = None
+    """The one from which the client started; None where nothing depends on it."""
     population: int | None = None
     """How many clients there are in all, where that is known: then everyone can tell who takes part."""
 
@@ -100,6 +105,8 @@ class Algorithm(ABC):
     weight_decay: float = 0.0
     global_rate: float | None = None
     """The step of the server; if absent, a default that fits the compression."""
+    final_rate: float = 1.0
+    """What is left of the server's step in the last round, as a share: it shrinks from round to round by the same amount."""
     global_momentum: float = 0.0
     screening: float = 1_000.0
     """A reply whose norm is more than so many times the median norm of its round is refused; 0 takes all that are finite."""
@@ -111,6 +118,8 @@ class Algorithm(ABC):
     """Whether the server broadcasts updates, which absent clients can replay, or whole models."""
     shows_weights: ClassVar[bool] = True
     """Whether clients hold the weights; some are given only sketches of them."""
+    adaptive: ClassVar[bool] = False
+    """Whether what a round's packets can carry follows from rounds before (`captured`)."""
     private: ClassVar[bool] = False
     """Whether it runs with calibrated noise only."""
 
@@ -127,6 +136,11 @@ class Algorithm(ABC):
             momentum=self.local_momentum,
             decay=self.weight_decay,
         )
+
+    def rate_at(self, index: int) -> float:
+        """The server's step in a round, counted from 0."""
+        assert self.global_rate is not None
+        return self.global_rate * (1 - (1 - self.final_rate) * min(1.0, index / max(1, self.rounds - 1)))
 
     @property
     def replicated(self) -> tuple[str, ...]:
@@ -185,20 +199,28 @@ class Algorithm(ABC):
         """Raise `WireError` unless `server` can use this packet of a client; the norm behind it, by which it is screened."""
 
     @abstractmethod
-    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet | None]:
-        """The state after a round, and the update that everyone can follow by, if the algorithm has one."""
+    def server(
+        self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0
+    ) -> tuple[State, Packet | None]:
+        """The state after a round, and the update that everyone can follow by, if the algorithm has one.
+
+        `noise` is the variance that privacy added to each number of the packets' mean, for who corrects for it.
+        """
 
     def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
         """The replica one round later, from the update of that round; algorithms that broadcast whole models have none."""
         raise WireError(f"algorithm '{self.name}' broadcasts whole models, but a packet of kind '{update.kind}' arrived.")
 
+    def captured(self, replica: Replica, gradient: Tensor, seed: PublicSeed) -> float | None:
+        """Which share of a gradient's energy the next round's packets carry, where that depends on rounds before."""
+        return None
+
     def moved(self, replica: Replica, direction: Tensor) -> Replica:
-        """One global step: v ← momentum·v + direction, w ← w + global_rate·v."""
-        assert self.global_rate is not None
+        """One global step: v ← momentum·v + direction, w ← w + rate·v."""
         velocity = None
         if replica.velocity is not None:
             direction = velocity = self.global_momentum * replica.velocity + direction
-        weights = torch.add(replica.weights, direction, alpha=self.global_rate)
+        weights = torch.add(replica.weights, direction, alpha=self.rate_at(replica.round))
         return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity)
 
 
@@ -212,7 +234,9 @@ def from_snapshot(packet: Packet, *, dim: int, extras: tuple[str, ...] = ()) -> 
     """The replica of a packet."""
     expect_kind(packet, "snapshot")
     tensors = {name: tensor_named(packet, name, shape=(dim,)) for name in ("weights", *extras)}
-    return Replica(round=int(number_named(packet, "round", least=0, most=2**63)), **tensors)
+    index = int(number_named(packet, "round", least=0, most=2**63))
+    velocity, prediction = tensors.get("velocity"), tensors.get("prediction")
+    return Replica(round=index, weights=tensors["weights"], velocity=velocity, prediction=prediction)
 
 
 def _check_settings(algorithm: Algorithm) -> None:
@@ -234,6 +258,10 @@ def _check_settings(algorithm: Algorithm) -> None:
         value = getattr(a, name)
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"algorithm.{name} must be a positive number, got {value}.")
+    if not 0 < a.final_rate <= 1:
+        raise InputError(
+            f"algorithm.final_rate is a share of the first round's step, above 0 and at most 1, got {a.final_rate}."
+        )
     for name in ("local_momentum", "global_momentum"):
         if not 0 <= getattr(a, name) < 1:
             raise InputError(f"algorithm.{name} must be from 0 to below 1, got {getattr(a, name)}.")

@@ -129,7 +129,7 @@ class Dbcl(Algorithm):
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         return float(self._values(packet, self.map_at(context.seed, context.round)).norm())
 
-    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, None]:
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, None]:
         form = self.map_at(seed, state.replica.round)
         total = torch.stack([self._values(packet, form) for packet in packets]).sum(0)
         mean = total / sum(packet.clients for packet in packets)

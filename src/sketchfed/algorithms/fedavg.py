@@ -62,7 +62,8 @@ class FedAvg(Algorithm):
 
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         codec = self._codec(len(change))
-        new = change if context.prediction is None else change - context.prediction
+        expected = None if context.replica is None else context.replica.prediction
+        new = change if expected is None else change - expected
         client = self._place(context) if codec.shares_dice else context.client
         if not self.error_feedback:
             return codec.bare(codec.encode(new, context.shared, client)), None
@@ -94,7 +95,7 @@ class FedAvg(Algorithm):
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         return self._codec(dim).check(packet, context.client, context.shared)
 
-    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, None]:
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, None]:
         codec, shared = self._codec(len(state.replica.weights)), round_seed(seed, state.replica.round)
         kept = state.own.get("knowledge")
         knowledge = kept if kept is not None and kept.numel() else None

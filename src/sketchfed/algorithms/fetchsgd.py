@@ -82,13 +82,12 @@ class FetchSgd(Algorithm):
         table = tensor_named(expect_kind(packet, "table"), "values", shape=(self.rows, self._columns(dim)))
         return float(table.norm()) / math.sqrt(self.rows)  # each row is a sketch that keeps the norm in expectation
 
-    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet]:
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
         dim = len(state.replica.weights)
-        assert self.global_rate is not None
         assert self.fetched is not None
         total = torch.stack([tensor_named(p, "values", shape=(self.rows, self._columns(dim))) for p in packets]).sum(0)
         momentum = self.global_momentum * state.own["momentum"] + total / sum(packet.clients for packet in packets)
-        error = state.own["error"] + self.global_rate * momentum
+        error = state.own["error"] + self.rate_at(state.replica.round) * momentum
         estimated = self._estimated(error, dim, seed)
         indices = estimated.abs().topk(self.fetched, sorted=False).indices.sort().values
         values = estimated[indices]

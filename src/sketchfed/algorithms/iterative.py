@@ -78,7 +78,7 @@ class Iterative(Algorithm):
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         return self._codec(dim).check(packet, context.client, context.shared)
 
-    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed) -> tuple[State, Packet]:
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
         dim, shared = len(state.replica.weights), round_seed(seed, state.replica.round)
         mean = self._codec(dim).mean(packets, shared)
         arrays, scalars = to_parts(mean, bits=self.sketch.down, seed=shared.child("down"))

@@ -32,6 +32,8 @@ class LinearCode:
     shape: tuple[int, ...]
     map: LinearMap | None
     """None where changes are sent as they are."""
+    offset: Tensor | None = None
+    """What is taken off the numbers of every change, `(size,)`, because the receivers know it already."""
     padding: int = 0
     """Zeros behind the numbers of a packet, where clipping, noise and masks need as many in every round; they do not travel."""
 
@@ -42,7 +44,11 @@ class LinearCode:
 
     def apply(self, rows: Tensor) -> Tensor:
         """The numbers that stand for changes: `(..., dim)` to `(..., size)`."""
-        return self._padded(rows if self.map is None else self.map.apply(rows))
+        return self._padded(self.mapped(rows) if self.offset is None else self.mapped(rows) - self.offset)
+
+    def of_gradients(self, rows: Tensor, rate: float) -> Tensor:
+        """What stands for gradients, of which −rate times as much is a change: `(..., dim)` to `(..., size)`."""
+        return self._padded(self.mapped(rows) if self.offset is None else self.mapped(rows) + self.offset / rate)
 
     def adjoint(self, values: Tensor) -> Tensor:
         """The change that numbers stand for, in expectation: `(..., size)` to `(..., dim)`."""
@@ -56,6 +62,9 @@ class LinearCode:
     def packet(self, values: Tensor, *, clients: int = 1) -> Packet:
         """The packet of numbers `(size,)`, a sum over so many clients."""
         return Packet(kind=self.kind, arrays={"values": self._unpadded(values).reshape(self.shape)}, clients=clients)
+
+    def mapped(self, rows: Tensor) -> Tensor:
+        return rows if self.map is None else self.map.apply(rows)
 
     def _padded(self, values: Tensor) -> Tensor:
         return functional.pad(values, (0, self.padding)) if self.padding else values

@@ -9,10 +9,15 @@ from sketchfed.codecs import CODECS, Codec, Sketched, make_codec, option_names
 from sketchfed.codecs.rounding import check_width
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.sketches import SKETCHES
-from sketchfed.tables import check_type
+from sketchfed.subspaces import UPDATES, Frame, UpdateRule
+from sketchfed.tables import check_keys, check_type
+from sketchfed.vectors import Layout
 
 DEFAULT_RATIO = 0.1
 """size/dim where neither was said."""
+DEFAULT_DIRECTIONS, DEFAULT_FREQUENCIES = 200, 60
+WHOLE = "whole"
+"""The name of the subspace that is all of R^dim."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,70 @@ class CodecSettings:
         """Whether a size was asked for, or the codec cannot do without one; others send all coordinates."""
         needed = any(setting.name == "size" and setting.default is MISSING for setting in fields(CODECS[self.name]))
         return self.ratio is not None or self.size is not None or (needed and self.name != "sketched")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubspaceSettings:
+    """In which directions changes are sent: how they are updated, how many they are, and the options of that update rule."""
+
+    name: str = "incremental_svd"
+    """An update rule, or 'whole' for all directions."""
+    ratio: float | None = None
+    size: int | None = None
+    """How many directions; 200 if neither this nor ratio = size/dim is said."""
+    image: list[int] | None = None
+    """Height and width of the images whose pixels are the inputs of the first layer: that moves along smooth ones only."""
+    frequencies: int | None = None
+    """How many of the lowest frequencies of an image, a channel, count as smooth; 60 if absent."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in (known := [*UPDATES, WHOLE]):
+            raise UnknownNameError("update rule", self.name, known)
+        whole = self.name == WHOLE
+        own = ["name", "image", "frequencies", *([] if whole else ["ratio", "size"])]
+        options = {} if whole else {option.name: option for option in fields(UPDATES[self.name])}
+        given = [key for key in ("ratio", "size") if getattr(self, key) is not None] + list(self.options)
+        check_keys("subspace", given, [*own, *options])
+        for option, value in self.options.items():
+            check_type(value, get_type_hints(UPDATES[self.name])[option], f"subspace.{option}")
+        _check_size("subspace", self.ratio, self.size)
+        if self.image is not None and (len(self.image) != 2 or min(self.image) < 1):
+            raise InputError(f"subspace.image is [height, width] of images, such as [28, 28], got {self.image}.")
+        if self.frequencies is not None and (self.image is None or self.frequencies < 1):
+            raise InputError(
+                f"subspace.frequencies = {self.frequencies} is a number of frequencies of images, at least 1. "
+                "Say subspace.image = [height, width] too."
+            )
+        self.rule()
+
+    @property
+    def label(self) -> str:
+        """The rule and the size, in a few words."""
+        size = "" if self.name == WHOLE else f" {_size_label(self.ratio, self.size or DEFAULT_DIRECTIONS)}"
+        return f"{self.name}{size}{' smooth' if self.image else ''}"
+
+    def rule(self) -> UpdateRule | None:
+        """None where changes are sent as they are."""
+        return None if self.name == WHOLE else UPDATES[self.name](**self.options)
+
+    def size_for(self, dim: int) -> int:
+        """The number of directions of `dim` that there are; 200 unless something was said."""
+        if self.name == WHOLE:
+            return dim
+        return DEFAULT_DIRECTIONS if self.ratio is None and self.size is None else _size_for(dim, self.ratio, self.size)
+
+    def frame(self, layout: Layout) -> Frame | None:
+        """To which part of R^dim changes are confined, where images were said to go in."""
+        if self.image is None:
+            return None
+        return Frame.smooth(layout, image=self.image, frequencies=self.frequencies or DEFAULT_FREQUENCIES)
+
+    def completed(self) -> "SubspaceSettings":
+        """The same with what was not said filled in."""
+        if self.name == WHOLE or self.ratio is not None or self.size is not None:
+            return replace(self, frequencies=(self.frequencies or DEFAULT_FREQUENCIES) if self.image else None)
+        return replace(self, size=DEFAULT_DIRECTIONS).completed()
 
 
 def _known_options(name: str) -> list[str]:

@@ -61,7 +61,8 @@ def privacy(
     Sampling makes noise go further only if the observer cannot see who was sampled. Cohorts that are drawn from a public
     seed hide nothing: then a client pays for each round that it takes part in, and the noise must do for the one with the most.
     If the server draws them in secret, each client with probability cohort/clients, that counts against the public, never
-    against the server. Batches that a client draws in secret count against everybody.
+    against the server. Batches that a client draws in secret count against everybody. Passes hide nothing, but an example pays
+    for one sum a pass only.
 
     `sketchfed plan privacy --epsilon 3 --delta 1e-5 --clients 1000 --cohort 100 --rounds 200`
 
@@ -201,7 +202,7 @@ def _example_groups(
     claim = _claim("example", adjacency, "add-remove", "server", delta)
     mean = f"On the mean of the {batch:,} examples that a client's batch has, or is expected to have."
     seen = _Group(
-        title=f"All examples in every step, or batches that the observer can follow: {steps}",
+        title=f"All examples in every step, or any batches that the observer can follow: {steps}",
         mean=mean,
         claim=claim,
         releases=most * local_steps,
@@ -216,7 +217,17 @@ def _example_groups(
         releases=most * local_steps,
         sampling=batch / examples,
     )
-    return [seen, hidden]
+    if local_steps > 1:
+        return [seen, hidden]
+    rounds = -(-examples // batch)
+    passes = _Group(  # how many examples there are says how passes are cut, so they are there or not for all to see
+        title=f"Passes over the data, {rounds:,} rounds each, in which every example is in one batch: {how}",
+        mean=mean,
+        claim=_claim("example", None if adjacency == "add-remove" else adjacency, "zero-out", "server", delta),
+        releases=-(-most // rounds),
+        sampling=1.0,
+    )
+    return [seen, passes, hidden]
 
 
 def _table(group: _Group, epsilon: float, rounds: int, clip: float, summed: int, dim: int | None) -> "tuple[Table, str]":

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss
+from sketchfed.report.tables import WIDE
+from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_share
 
 if TYPE_CHECKING:
     from sketchfed.runs import Run
@@ -56,7 +57,7 @@ class Bars:
             if line["loss"] is None:
                 self._progress.update(task, **update)
             else:
-                self._progress.update(task, state=_state(line), **update)
+                self._progress.update(task, state=_state(line, wide=self._console.width >= WIDE), **update)
 
         return watch
 
@@ -65,7 +66,9 @@ class Bars:
             self.watcher(folder)(run.metrics[-1])
 
 
-def _state(line: dict[str, Any]) -> str:
+def _state(line: dict[str, Any], *, wide: bool) -> str:
     scored = f"loss {shown_loss(line['loss'])}" if line["accuracy"] is None else f"accuracy {shown_accuracy(line['accuracy'])}"
     spent = "" if line["epsilon"] is None else f"  ε {shown_epsilon(line['epsilon'])}"
-    return f"{scored}{spent}  up {shown_bytes(line['uplink_bytes']):>7}  down {shown_bytes(line['downlink_bytes']):>7}"
+    moved = f"up {shown_bytes(line['uplink_bytes']):>7}  down {shown_bytes(line['downlink_bytes']):>7}"
+    captured = "" if line["captured"] is None or not wide else f"  captured {shown_share(line['captured'])}"
+    return f"{scored}{spent}  {moved}{captured}"

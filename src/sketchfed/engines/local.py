@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from sketchfed.engines.participant import Participant
 from sketchfed.engines.secure import SecureClients
 from sketchfed.errors import SketchfedError
 from sketchfed.training import Examples
+
+Result = TypeVar("Result")
 
 
 class LocalEngine:
@@ -83,7 +86,7 @@ class LocalEngine:
             self.complaints[client] = str(error)
             return None, None
 
-    def each(self, function: Callable[[Examples], tuple[float, int]], chunks: Sequence[Examples]) -> list[tuple[float, int]]:
+    def each(self, function: Callable[[Examples], Result], chunks: Sequence[Examples]) -> list[Result]:
         """Apply a function to chunks of data in parallel, results in order."""
         return list(self._pool.map(function, chunks))
 

@@ -61,9 +61,7 @@ class Participant:
 
     def answer(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> tuple[bytes, Tensor | None]:
         """The reply after local training, and what the client keeps until it takes part again."""
-        context = RoundContext(
-            round=replica.round, seed=self.seed, client=client, prediction=replica.prediction, population=self.clients
-        )
+        context = RoundContext(round=replica.round, seed=self.seed, client=client, replica=replica, population=self.clients)
         trainer = self.algorithm.local(self.trainer, context)
         if self.protection is None:
             trained = trainer.train(replica.weights, examples, self.algorithm.work, context.own)
@@ -92,6 +90,6 @@ class Participant:
             raise SecureSumError(
                 f"the task is for round {replica.round}, the secure sum for round {session.state.terms.round}."
             )
-        context = RoundContext(round=replica.round, seed=self.seed, client=client, population=self.clients)
+        context = RoundContext(round=replica.round, seed=self.seed, client=client, replica=replica, population=self.clients)
         trainer = self.algorithm.local(self.trainer, context)
         return pack(session.answer(request, integers(self.protection, trainer, replica, examples, context)))

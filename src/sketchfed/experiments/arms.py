@@ -27,8 +27,8 @@ class Arm:
 Row = dict[str, Any]
 """A result: `key`, that of its arm, and what was measured.
 
-Of training that is `curve`, lists of round, loss, accuracy, and uplink, downlink and broadcast bytes, `diverged`, and `epsilon`
-where privacy was accounted for.
+Of training that is `curve`, lists of round, loss, accuracy, and uplink, downlink and broadcast bytes, `diverged`,
+`captured`, the shares of a gradient's energy where sketches are adaptive, and `epsilon` where privacy was accounted for.
 """
 
 
@@ -94,6 +94,8 @@ def _compute(arm: Arm) -> Row:
     curve = [[_short(line[field]) for field in fields] for line in lines if line["loss"] is not None]
     seconds = lines[-1]["seconds"] if lines else 0.0
     row = {"key": dict(arm.key), "diverged": diverged, "curve": curve, "seconds": seconds}
+    shares = [_short(line["captured"]) for line in lines if line["captured"] is not None]
+    row |= {"captured": shares} if shares else {}
     spent = lines[-1]["epsilon"] if lines else None
     return row if spent is None else row | {"epsilon": spent}
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sketchfed.algorithms import Algorithm, FedAvg, Iterative, PrivateIterative
+from sketchfed.algorithms import Algorithm, FedAvg, Iterative, PrivateIterative, RoundContext
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.engines import LocalEngine, Participant
 from sketchfed.experiments.arms import Arm, Row, run_arms
@@ -160,11 +160,11 @@ def _scores(
     for index in range(settings.rounds):
         before = server.state.replica.weights
         server.advance()
-        rows = claimed.code(seed, index).apply(canaries)
+        code = claimed.code(RoundContext(round=index, seed=seed, client=0))
+        rows = code.apply(canaries)
         if claimed.central or claimed.secure is not None:
             moved = server.state.replica.weights - before  # all that anyone is told, for the seed of the sketch is public
-            seen = claimed.code(seed, index).apply(moved)
-            scores -= rows @ seen
+            scores -= rows @ code.apply(moved)
         else:
             replies = torch.stack([_values(server, claimed, client, seed, index) for client in range(count)])
             scores -= (rows * replies[home]).sum(1)
@@ -187,7 +187,7 @@ def _federation(protection: Protection, data: list[Examples], seed: PublicSeed) 
 
 def _values(server: Server, protection: Protection, client: int, seed: PublicSeed, index: int) -> Tensor:
     assert isinstance(server.engine, Watched)
-    return protection.code(seed, index).values(unpack(server.engine.seen[client]))
+    return protection.code(RoundContext(round=index, seed=seed, client=client)).values(unpack(server.engine.seen[client]))
 
 
 def arms(settings: Settings) -> list[Arm]:

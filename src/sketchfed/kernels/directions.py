@@ -8,7 +8,15 @@ come together. That is why this is not left to a BLAS.
 import numpy as np
 
 from sketchfed.kernels.jit import kernel
-from sketchfed.kernels.simd import REGISTER_BYTES, REGISTERS, add_rows, dot
+from sketchfed.kernels.simd import (
+    REGISTER_BYTES,
+    REGISTERS,
+    add_inner,
+    add_inner_one,
+    add_inner_rows,
+    add_inner_vectors,
+    add_rows,
+)
 
 BLOCK = 4096
 _SHORT = 1024  # of as many coordinates, some hundred rows stay in the second-level cache
@@ -16,14 +24,31 @@ _ROWS_AT_ONCE = 8  # as many streams as processors fetch ahead
 
 
 @kernel
-def _inner_block(a, start, b, begin, length):
-    """The inner product of at most BLOCK coordinates."""
-    part = 4 * REGISTER_BYTES // a.itemsize
-    blocks = length // part
-    total = dot(a, start, b, begin, blocks)
-    for j in range(blocks * part, length):
-        total += a[start + j] * b[begin + j]
-    return np.float64(total)
+def _inner_block(rows, start, stride, count, vectors, begin, step, number, length, out, place, pitch):
+    """out[place + i + j·pitch] += ⟨rows[start + i·stride : …], vectors[begin + j·step : …]⟩ over `length` coordinates."""
+    lanes = REGISTER_BYTES // rows.itemsize
+    whole = length // lanes
+    for i in range(0, count - count % 4, 4):
+        here, there = start + i * stride, place + i
+        for j in range(0, number - number % 2, 2):
+            add_inner(rows, here, stride, vectors, begin + j * step, step, whole, out, there + j * pitch, pitch)
+        if number % 2:
+            j = number - 1
+            add_inner_rows(rows, here, stride, vectors, begin + j * step, step, whole, out, there + j * pitch, pitch)
+    for i in range(count - count % 4, count):
+        here, there = start + i * stride, place + i
+        for j in range(0, number - number % 2, 2):
+            add_inner_vectors(rows, here, stride, vectors, begin + j * step, step, whole, out, there + j * pitch, pitch)
+        if number % 2:
+            j = number - 1
+            add_inner_one(rows, here, stride, vectors, begin + j * step, step, whole, out, there + j * pitch, pitch)
+    if whole * lanes < length:
+        for i in range(count):
+            for j in range(number):
+                total = rows.dtype.type(0)
+                for k in range(whole * lanes, length):
+                    total += rows[start + i * stride + k] * vectors[begin + j * step + k]
+                out[place + i + j * pitch] += total
 
 
 @kernel
@@ -43,15 +68,23 @@ def _combine_block(rows, start, stride, factors, origin, step, count, out, end, 
 
 
 @kernel
+def _inner_blocks(rows, dim, count, vectors, number, start, length, out):
+    """out[i + j·count] += ⟨rows[i], vectors[j]⟩ over `length` coordinates from `start` on, a few rows at a time."""
+    for i in range(0, count, 4):
+        few = min(4, count - i)
+        for here in range(start, start + length, _SHORT):
+            short = min(_SHORT, start + length - here)
+            _inner_block(rows, i * dim + here, dim, few, vectors, here, dim, number, short, out, i, count)
+
+
+@kernel
 def inner(rows, x, out):
     """out[b, i] ← ⟨rows[i], x[b]⟩, float64."""
-    dim, flat, vectors = rows.shape[1], rows.reshape(-1), x.reshape(-1)
-    out[:] = 0
+    count, dim, number = rows.shape[0], rows.shape[1], x.shape[0]
+    flat, vectors, sums = rows.reshape(-1), x.reshape(-1), out.reshape(-1)
+    sums[:] = 0
     for start in range(0, dim, BLOCK):
-        length = min(BLOCK, dim - start)
-        for i in range(rows.shape[0]):
-            for b in range(x.shape[0]):
-                out[b, i] += _inner_block(flat, i * dim + start, vectors, b * dim + start, length)
+        _inner_blocks(flat, dim, count, vectors, number, start, min(BLOCK, dim - start), sums)
 
 
 @kernel
@@ -74,21 +107,20 @@ def remove(rows, factors, x, out):
     for start in range(0, dim, BLOCK):
         length = min(BLOCK, dim - start)
         _combine_block(flat, start, dim, negative, 0, 1, count, x, start, length)
-        for i in range(count):
-            out[i] += _inner_block(flat, i * dim + start, x, start, length)
+        _inner_blocks(flat, dim, count, x, 1, start, length, out)
 
 
 @kernel
 def gram(rows, out):
     """out ← rows·rowsᵀ, float64."""
-    dim, flat = rows.shape[1], rows.reshape(-1)
-    out[:] = 0
+    count, dim, flat, sums = rows.shape[0], rows.shape[1], rows.reshape(-1), out.reshape(-1)
+    sums[:] = 0
     for start in range(0, dim, _SHORT):
         length = min(_SHORT, dim - start)
-        for i in range(rows.shape[0]):
-            for j in range(i + 1):
-                out[i, j] += _inner_block(flat, i * dim + start, flat, j * dim + start, length)
-    for i in range(rows.shape[0]):
+        for j in range(0, count, 4):
+            here, number = j * dim + start, min(4, count - j)
+            _inner_block(flat, start, dim, j + number, flat, here, dim, number, length, sums, j * count, count)
+    for i in range(count):
         for j in range(i):
             out[j, i] = out[i, j]
 
@@ -106,15 +138,15 @@ def _turned_block(rows, start, length, matrix, copy, out):
 
 
 @kernel
-def turn(rows, matrix):
-    """rows[:len(matrix)] ← matrix·rows, in place, for a matrix with no more rows than columns."""
+def turn(rows, matrix, out):
+    """out[:len(matrix)] ← matrix·rows."""
     width = _narrow(rows)
-    copy, out = np.empty((rows.shape[0], width), rows.dtype), np.empty((matrix.shape[0], width), rows.dtype)
+    copy, turned = np.empty((rows.shape[0], width), rows.dtype), np.empty((matrix.shape[0], width), rows.dtype)
     for start in range(0, rows.shape[1], width):
         length = min(width, rows.shape[1] - start)
-        _turned_block(rows, start, length, matrix, copy, out)
+        _turned_block(rows, start, length, matrix, copy, turned)
         for i in range(matrix.shape[0]):
-            rows[i, start : start + length] = out[i, :length]
+            out[i, start : start + length] = turned[i, :length]
 
 
 @kernel

@@ -52,6 +52,16 @@ class _Lanes:
         everywhere = ir.Constant(self.positions, [0] * self.count)
         return self.builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), everywhere)
 
+    def sum(self, register: Any) -> Any:
+        """Of all lanes: one half added to the other, until one is left."""
+        count = self.count
+        while count > 1:
+            count //= 2
+            low, high = (ir.Constant(ir.VectorType(_INT32, count), list(range(f, f + count))) for f in (0, count))
+            halves = [self.builder.shuffle_vector(register, register, half) for half in (low, high)]
+            register = self.builder.fadd(*halves)
+        return self.builder.extract_element(register, _INT32(0))
+
     def across(self, registers: list[Any]) -> list[Any]:
         """Hadamard transform over the registers, lane by lane."""
         half = 1
@@ -194,31 +204,57 @@ def negate_if(_typing: Any, value: types.Type, bit: types.Type) -> Any:
     return value(value, types.uint64), generate
 
 
-@intrinsic
-def dot(_typing: Any, first: Any, start: Any, second: Any, begin: Any, blocks: Any) -> Any:
-    """The inner product of `blocks` blocks of four registers each, summed lane by lane and then over the lanes in order."""
+def _add_inner(height: int, width: int) -> Callable[..., Any]:
+    """Inner products of some rows with some vectors at once, so that what is loaded is used several times."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = _Lanes(builder, signature.args[0].dtype)
-        here = _data(context, builder, signature.args[0], arguments[0])
-        there = _data(context, builder, signature.args[2], arguments[2])
-        stride, length = _INT64(lanes.count), _INT64(4 * lanes.count)
-        zero = ir.Constant(lanes.floats, [0.0] * lanes.count)
+    @intrinsic
+    def add_inner(
+        _typing: Any,
+        rows: Any,
+        start: Any,
+        stride: Any,
+        vectors: Any,
+        begin: Any,
+        step: Any,
+        registers: Any,
+        out: Any,
+        place: Any,
+        pitch: Any,
+    ) -> Any:
+        """Add ⟨row i, vector j⟩ to the float64 out[place + i + j·pitch], i < height and j < width, of as many `registers` each.
 
-        def step(index: Any, sums: list[Any]) -> list[Any]:
-            done = builder.mul(index, length)
-            left = lanes.load(here, builder.add(arguments[1], done), stride, 4)
-            right = lanes.load(there, builder.add(arguments[3], done), stride, 4)
-            return [builder.fadd(s, builder.fmul(a, b)) for s, a, b in zip(sums, left, right, strict=True)]
+        Each is summed lane by lane in one register, and then over halves of its lanes: whatever comes beside it.
+        """
 
-        a, b, c, d = _repeated(builder, arguments[4], [zero] * 4, step)
-        summed = builder.fadd(builder.fadd(a, b), builder.fadd(c, d))
-        total = builder.extract_element(summed, _INT32(0))
-        for lane in range(1, lanes.count):
-            total = builder.fadd(total, builder.extract_element(summed, _INT32(lane)))
-        return total
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            lanes = _Lanes(builder, signature.args[0].dtype)
+            here, there, sums = (_data(context, builder, signature.args[i], arguments[i]) for i in (0, 3, 7))
+            zero, pairs = ir.Constant(lanes.floats, [0.0] * lanes.count), [(i, j) for j in range(width) for i in range(height)]
 
-    return first.dtype(first, types.int64, second, types.int64, types.int64), generate
+            def one(index: Any, totals: list[Any]) -> list[Any]:
+                done = builder.mul(index, _INT64(lanes.count))
+                left = lanes.load(here, builder.add(arguments[1], done), arguments[2], height)
+                right = lanes.load(there, builder.add(arguments[4], done), arguments[5], width)
+                return [builder.fadd(t, builder.fmul(left[i], right[j])) for t, (i, j) in zip(totals, pairs, strict=True)]
+
+            found = _repeated(builder, arguments[6], [zero] * len(pairs), one)
+            for (i, j), total in zip(pairs, found, strict=True):
+                offset = builder.add(builder.add(arguments[8], _INT64(i)), builder.mul(arguments[9], _INT64(j)))
+                target = builder.gep(sums, [offset])
+                value = lanes.sum(total)
+                value = builder.fpext(value, ir.DoubleType()) if lanes.bits == 32 else value
+                builder.store(builder.fadd(builder.load(target), value), target)
+            return context.get_dummy_value()
+
+        places = (types.int64, types.int64)
+        return types.void(rows, *places, vectors, *places, types.int64, out, *places), generate
+
+    return add_inner
+
+
+add_inner, add_inner_rows, add_inner_vectors, add_inner_one = (
+    _add_inner(height, width) for height, width in ((4, 2), (4, 1), (1, 2), (1, 1))
+)
 
 
 @intrinsic

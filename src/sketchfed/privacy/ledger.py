@@ -23,7 +23,8 @@ FORMAT, VERSION = "sketchfed privacy ledger", 1
 class LedgerEntry:
     """One draw of noise: in which round, whom it touched (None: everybody), and what it cost them.
 
-    Until it is settled it is an intent: noise may have been drawn and seen, so it is charged in full.
+    Until it is settled it is an intent: noise may have been drawn and seen, so it is charged in full. `covered` are those whom
+    it touched as well, and who have paid before: where an example is in one sum a pass, the charge for one does for all.
     """
 
     round: int
@@ -31,12 +32,16 @@ class LedgerEntry:
     clients: tuple[int, ...] | None
     charge: Charge
     settled: bool
+    covered: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.round < 0:
             raise InputError(f"round must be 0 or more, got {self.round}.")
-        if self.clients is not None and any(client < 0 for client in self.clients):
-            raise InputError(f"clients are numbered from 0, got {min(self.clients)}.")
+        named = (*(self.clients or ()), *self.covered)
+        if any(client < 0 for client in named):
+            raise InputError(f"clients are numbered from 0, got {min(named)}.")
+        if self.covered and (self.clients is None or not set(self.clients).isdisjoint(self.covered)):
+            raise InputError("a client is charged for a draw of noise or covered, not both. Name it once.")
 
 
 class _Head(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,6 +61,8 @@ class PrivacyLedger:
         self.claim = claim
         self.path = path
         self._entries: dict[tuple[int, str], LedgerEntry] = {}
+        self._rounds: dict[int, list[tuple[int, str]]] = {}
+        self._charged: dict[int, list[int]] | None = None
         self._spent = _Spent()
         self._end = 0
         if path is not None:
@@ -108,15 +115,43 @@ class PrivacyLedger:
         """All draws, each in its last state, in the order in which they were first intended."""
         return tuple(self._entries.values())
 
-    def intend(self, *, round: int, draw: str, clients: Sequence[int] | None, charge: Charge) -> None:
+    def of_round(self, round: int) -> tuple[LedgerEntry, ...]:
+        """The draws of one round."""
+        return tuple(self._entries[key] for key in self._rounds.get(round, ()))
+
+    def charged(self, client: int, *, since: int, until: int) -> int:
+        """How many draws of rounds `since` to `until` are charged to a client by its number."""
+        if self._charged is None:  # where nobody asks, it is not kept
+            self._charged = {}
+            for entry in self._entries.values():
+                self._index(entry, add=True)
+        return sum(since <= round <= until for round in self._charged.get(client, ()))
+
+    def intend(
+        self, *, round: int, draw: str, clients: Sequence[int] | None, charge: Charge, covered: Sequence[int] = ()
+    ) -> None:
         """Write down a release before its noise is drawn."""
-        self._add(LedgerEntry(round=int(round), draw=draw, clients=_sorted(clients), charge=charge, settled=False))
+        known = _sorted(covered) or ()
+        self._add(
+            LedgerEntry(round=int(round), draw=draw, clients=_sorted(clients), charge=charge, settled=False, covered=known)
+        )
 
     def settle(self, *, round: int, draw: str, clients: Sequence[int] | None, charge: Charge) -> None:
-        """Write down what really happened; it takes the place of the intent of that round and draw."""
+        """Write down what really happened; it takes the place of the intent of that round and draw.
+
+        `clients` are all whom the noise touched; those among them whom the intent covered stay so.
+        """
         if (round, draw) not in self._entries:
             raise InputError(f"draw '{draw}' of round {round} was never intended. Call `intend` before the noise is drawn.")
-        self._add(LedgerEntry(round=int(round), draw=draw, clients=_sorted(clients), charge=charge, settled=True))
+        touched = _sorted(clients)
+        covered: tuple[int, ...] = ()
+        if before := self._entries[round, draw].covered:
+            if touched is None:
+                raise InputError(f"draw '{draw}' of round {round} covers some clients, so say by name whom it touched.")
+            paid = set(before)
+            covered = tuple(client for client in touched if client in paid)
+            touched = tuple(client for client in touched if client not in paid)
+        self._add(LedgerEntry(round=int(round), draw=draw, clients=touched, charge=charge, settled=True, covered=covered))
 
     def epsilon(self, *, also: tuple[Sequence[int] | None, Charge] | None = None) -> float:
         """ε of the client who spent the most; with `also`, as if those clients were charged that too."""
@@ -145,12 +180,24 @@ class PrivacyLedger:
         self._check(entry, before)
         if before is not None:
             self._spent.add(before.clients, before.charge, -1)
+            self._index(before, add=False)
+        else:
+            self._rounds.setdefault(entry.round, []).append(key)
         self._spent.add(entry.clients, entry.charge, 1)
+        self._index(entry, add=True)
         self._entries[key] = entry
+
+    def _index(self, entry: LedgerEntry, *, add: bool) -> None:
+        if self._charged is not None:
+            for client in entry.clients or ():
+                rounds = self._charged.setdefault(client, [])
+                rounds.append(entry.round) if add else rounds.remove(entry.round)
 
     @staticmethod
     def _check(entry: LedgerEntry, before: LedgerEntry | None) -> None:
-        if before is not None and before.settled and (entry.clients, entry.charge) != (before.clients, before.charge):
+        if before is None or not before.settled:
+            return
+        if (entry.clients, entry.covered, entry.charge) != (before.clients, before.covered, before.charge):
             raise InputError(
                 f"draw '{entry.draw}' of round {entry.round} is settled, and now comes with other clients or another charge. "
                 "The same noise on two sums cancels in their difference. Draw new noise under another name."

@@ -15,7 +15,7 @@ from sketchfed.protection.protection import Protection
 from sketchfed.seeds import SecretSeed
 from sketchfed.training import Examples, Trainer
 from sketchfed.training.base import CHUNK
-from sketchfed.training.private import hidden_batches, private_descent
+from sketchfed.training.private import Batches, hidden_batches, passed_batch, private_descent
 from sketchfed.wire import Packet
 
 
@@ -37,7 +37,7 @@ def private_packet(
     assert protection.privacy is not None
     mechanism = protection.summation
     assert isinstance(mechanism, Gaussian)
-    code = protection.code(context.seed, context.round)
+    code = protection.code(context)
     if protection.privacy.unit == "example":
         return code.packet(_noisy_codes(protection, mechanism, trainer, replica, examples, context, secret)), None
     packet, memory = _trained(protection, trainer, replica, examples, memory, context, secret)
@@ -50,14 +50,14 @@ def integers(protection: Protection, trainer: Trainer, replica: Replica, example
     secret = protection.secret(context.round, "client", context.client)
     mechanism = protection.summation
     assert isinstance(mechanism, DiscreteGaussian | Rounded)
-    code = protection.code(context.seed, context.round)
+    code = protection.code(context)
     if protection.privacy is None or protection.in_steps or protection.privacy.unit == "client":
         packet, _ = _trained(protection, trainer, replica, examples, None, context, secret)
         total = mechanism.clipped_sum(code.values(packet)[None], secret, context.shared)
     else:
         total = torch.zeros(code.size, dtype=torch.int64)
-        [(batch, own)] = hidden_batches(examples, protection.algorithm.work, secret)
-        for index, rows in enumerate(_encoded(code, trainer, replica.weights, batch)):
+        [(batch, own)] = _batches(protection, examples, context, secret)
+        for index, rows in enumerate(_encoded(code, trainer, replica.weights, batch, protection.algorithm.work.rate)):
             total += mechanism.clipped_sum(rows, own.child("rounding", index), context.shared)
     return mechanism.noised(total, secret)
 
@@ -75,10 +75,22 @@ def _trained(
     work = protection.algorithm.work
     if protection.in_steps:
         steps = protection.steps(trainer.dim)
-        trained = private_descent(trainer, replica.weights, examples, work, clip=steps.clip, noise=steps.noised, secret=secret)
+        batches = _batches(protection, examples, context, secret)
+        trained = private_descent(trainer, replica.weights, batches, work, clip=steps.clip, noise=steps.noised)
     else:
         trained = trainer.train(replica.weights, examples, work, context.own)
     return protection.algorithm.client(trained.sub_(replica.weights), memory, context)
+
+
+def _batches(protection: Protection, examples: Examples, context: RoundContext, secret: SecretSeed) -> Batches:
+    """The batches of a round at example level: hidden ones, or the one whose turn it is."""
+    work = protection.algorithm.work
+    if protection.passes is None:
+        return hidden_batches(examples, work, secret)
+    assert work.batch is not None
+    turn = protection.passes.turn(context.seed, context.round, context.client)
+    batch = passed_batch(examples, work.batch, turn, context.seed.child("examples", context.client))
+    return [(batch, secret.child("step", 0))]
 
 
 def _noisy_codes(
@@ -96,15 +108,15 @@ def _noisy_codes(
     among `size` numbers instead of `dim`. The client goes on from what anyone could decode of that, so all that it sends is
     a function of noisy sums. Where the server adds the noise there is one step, and what leaves here has none yet.
     """
-    work, code = protection.algorithm.work, protection.code(context.seed, context.round)
+    work, code = protection.algorithm.work, protection.code(context)
     assert work.batch is not None
     weights, total = replica.weights.clone(), torch.zeros(code.size)
-    for batch, own in hidden_batches(examples, work, secret):
-        if code.map is None:
+    for batch, own in _batches(protection, examples, context, secret):
+        if code.map is None and code.offset is None:
             summed = code.apply(trainer.clipped_sum(weights, batch, mechanism.clip))
         else:
             summed = torch.zeros(code.size)
-            for rows in _encoded(code, trainer, weights, batch):
+            for rows in _encoded(code, trainer, weights, batch, work.rate):
                 summed += mechanism.clipped_sum(rows)
         noisy = summed if protection.central else mechanism.noised(summed, own)
         change = noisy.mul(-work.rate / work.batch)
@@ -114,13 +126,13 @@ def _noisy_codes(
     return total
 
 
-def _encoded(code: LinearCode, trainer: Trainer, weights: Tensor, batch: Examples) -> Iterator[Tensor]:
+def _encoded(code: LinearCode, trainer: Trainer, weights: Tensor, batch: Examples, rate: float) -> Iterator[Tensor]:
     """The encoded gradients of examples, `(some, size)` at a time: as many as fit the cache."""
     if getattr(_kept, "rows", torch.empty(0, 0)).shape[1] != trainer.dim:
         _kept.rows = torch.empty(CHUNK, trainer.dim)
     for start in range(0, len(batch.x), CHUNK):
         part = Examples(batch.x[start : start + CHUNK], batch.y[start : start + CHUNK])
-        yield code.apply(trainer.gradients(weights, part, out=_kept.rows))
+        yield code.of_gradients(trainer.gradients(weights, part, out=_kept.rows), rate)
 
 
 _kept = threading.local()  # fresh memory for gradients costs more than the gradients

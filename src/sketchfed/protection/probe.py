@@ -16,8 +16,9 @@ def norms(
     protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], seed: PublicSeed
 ) -> tuple[str, float, Tensor]:
     """The setting that clips, its value, and the norms at the first weights of what it would clip."""
-    context, algorithm = RoundContext(round=replica.round, seed=seed, client=0), protection.algorithm
+    algorithm = protection.algorithm
     replica = algorithm.received(algorithm.snapshot(replica, seed), trainer.dim, seed)
+    context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
     trainer = algorithm.local(trainer, context)
     if protection.privacy is None or (protection.secure is not None and protection.in_steps):
         assert protection.secure is not None
@@ -28,12 +29,13 @@ def norms(
     firsts = [Examples(each.x[:EXAMPLES], each.y[:EXAMPLES]) for each in data]
     gradients = [trainer.gradients(replica.weights, first) for first in firsts]
     if not protection.in_steps:
-        gradients = [protection.code(seed, replica.round).apply(rows) for rows in gradients]
+        code, rate = protection.code(context), algorithm.work.rate
+        gradients = [code.of_gradients(rows, rate) for rows in gradients]
     return "privacy.clip", protection.privacy.clip, torch.cat([rows.norm(dim=1) for rows in gradients])
 
 
 def _changes(protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], context: RoundContext) -> Tensor:
-    code, work = protection.code(context.seed, context.round), protection.algorithm.work
+    code, work = protection.code(context), protection.algorithm.work
     trained = [trainer.train(replica.weights, each, work, context.own) for each in data]
     return torch.stack([code.apply(weights - replica.weights).norm() for weights in trained])
 

@@ -34,7 +34,13 @@ def make_protection(
     if privacy is None and secure is None:
         return None
     protection = Protection(
-        algorithm=algorithm, dim=dim, population=len(sizes), smallest=min(sizes), privacy=privacy, secure=secure
+        algorithm=algorithm,
+        dim=dim,
+        population=len(sizes),
+        smallest=min(sizes),
+        sizes=tuple(sizes),
+        privacy=privacy,
+        secure=secure,
     )
     if privacy is not None:
         _check_privacy(protection, privacy)
@@ -54,8 +60,13 @@ def make_protection(
 
 
 def participations(protection: Protection, seed: PublicSeed) -> int:
-    """In how many rounds the client takes part that takes part most often; all clients in all, where cohorts are hidden."""
+    """In how many rounds the client takes part that takes part most often; all clients in all, where cohorts are hidden.
+
+    Where batches are cut from passes, how many passes the client begins that begins the most: an example is in one sum of each.
+    """
     rounds = protection.algorithm.rounds
+    if protection.passes is not None:
+        return protection.passes.most(seed, rounds)
     if protection.hidden or protection.cohort == protection.population:
         return rounds
     return most_participations(seed, rounds=rounds, population=protection.population, count=protection.cohort)
@@ -109,7 +120,29 @@ def _check_privacy(protection: Protection, privacy: PrivacySettings) -> None:
             "privacy.adjacency = 'add-remove' hides who took part, but cohorts are drawn from the public seed. Use 'zero-out'"
             ", or hide them: privacy.hidden_cohorts = true with privacy.observer = 'public'."
         )
+    if privacy.batches == "passes":
+        _check_passes(protection.algorithm, privacy)
     _check_units(protection.algorithm, privacy, secure=secure)
+
+
+def _check_passes(algorithm: Algorithm, privacy: PrivacySettings) -> None:
+    if privacy.unit == "client":
+        raise InputError(
+            "privacy.batches = 'passes' is about the examples that a client uses in a round, and privacy.unit = 'client' "
+            "protects all that it has, used or not. Remove it, or use privacy.unit = 'example'."
+        )
+    if privacy.adjacency == "add-remove":
+        raise InputError(
+            "privacy.adjacency = 'add-remove' means that nobody can tell whether an example is there, but how many examples a "
+            "client has says into which batches passes are cut, and one more would move all others. Use 'zero-out', or "
+            "privacy.batches = 'poisson'."
+        )
+    if algorithm.local_epochs is not None or (algorithm.local_steps or 1) > 1:
+        name = "local_epochs" if algorithm.local_epochs is not None else "local_steps"
+        raise InputError(
+            f"algorithm.{name} = {getattr(algorithm, name)}: with privacy.batches = 'passes' a client uses one batch a round, "
+            "and its passes go over many rounds. Remove it, or use privacy.batches = 'poisson' with algorithm.local_steps."
+        )
 
 
 def _check_units(algorithm: Algorithm, privacy: PrivacySettings, *, secure: bool) -> None:
@@ -122,8 +155,8 @@ def _check_units(algorithm: Algorithm, privacy: PrivacySettings, *, secure: bool
         return
     if algorithm.batch is None:
         raise InputError(
-            "privacy.unit = 'example' draws hidden batches, and needs to know how many examples to expect in one. Set "
-            "algorithm.batch."
+            "privacy.unit = 'example' works in batches, and needs to know how many examples are in one, or are expected in a "
+            "hidden one. Set algorithm.batch."
         )
     if algorithm.local_epochs is not None:
         raise InputError(

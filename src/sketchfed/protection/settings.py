@@ -19,6 +19,8 @@ class PrivacySettings:
     """Against whom: the server too, or only those who see what it broadcasts; then the server is trusted with the noise."""
     placement: Literal["sent", "steps"] = "sent"
     """Noise on what is sent, or on the gradient of each local step, before it is encoded (Song et al. 2023, Alg. 2)."""
+    batches: Literal["poisson", "passes"] = "poisson"
+    """At example level: hidden batches, by which sampling amplifies, or passes, in which each example is used exactly once."""
     clip: float = 1.0
     """The longest that a unit's contribution may be: an example's gradient, or a client's change, after encoding."""
     epsilon: float | None = None

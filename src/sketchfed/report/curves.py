@@ -7,7 +7,7 @@ from typing import Any
 
 from sketchfed.report.charts import MUTED, PALETTE
 from sketchfed.report.groups import Group, Point
-from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss
+from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_share
 
 MOST_STYLED = 2 * len(PALETTE)
 _COLOURS = PALETTE[:-1]  # the last one is hard to tell from grey
@@ -84,7 +84,12 @@ def _row(group: Group, style: Style, point: Point) -> dict[str, Any]:
     row |= {"uplink": point.uplink_bytes, "downlink": point.downlink_bytes, "both": total}
     row |= {"up": shown_bytes(point.uplink_bytes), "down": shown_bytes(point.downlink_bytes), "total": shown_bytes(total)}
     row |= {"epsilon": point.epsilon, "shown_epsilon": "—" if point.epsilon is None else shown_epsilon(point.epsilon)}
-    for measure, spread, shown in (("accuracy", point.accuracy, shown_accuracy), ("loss", point.loss, shown_loss)):
+    measured = (
+        ("accuracy", point.accuracy, shown_accuracy),
+        ("loss", point.loss, shown_loss),
+        ("captured", point.captured, shown_share),
+    )
+    for measure, spread, shown in measured:
         if spread:
             row |= {measure: spread.mean, f"{measure}_low": spread.low, f"{measure}_high": spread.high}
             row[f"shown_{measure}"] = shown(spread.mean)

@@ -37,6 +37,7 @@ class Point:
     round: int
     accuracy: Spread | None
     loss: Spread | None
+    captured: Spread | None
     epsilon: float | None
     uplink_bytes: float
     downlink_bytes: float
@@ -147,6 +148,7 @@ def _point(lines: Sequence[Round]) -> Point:
         round=lines[0].round,
         accuracy=Spread.of(line.accuracy for line in lines),
         loss=Spread.of(line.loss for line in lines),
+        captured=Spread.of(line.captured for line in lines),
         epsilon=max((line.epsilon for line in lines if line.epsilon is not None), default=None),
         uplink_bytes=sum(line.uplink_bytes for line in lines) / count,
         downlink_bytes=sum(line.downlink_bytes for line in lines) / count,

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
@@ -11,11 +11,12 @@ import altair as alt
 from sketchfed.report.charts import page_spec
 from sketchfed.report.curves import Style
 from sketchfed.report.groups import Group, Spread
+from sketchfed.report.tables import CAPTURED_MEASURED, NOTHING
 
 _PICKED = "indexof(picked, datum.key) >= 0"
 _NOBODY_PICKED = "length(picked) == 0"
 _BYTE_LABEL = "replace(format(datum.value, '~s'), regexp('([a-zA-Z]?)$'), ' $1B')"
-_TITLES = {"accuracy": "accuracy", "loss": "held-out loss", "epsilon": "privacy spent, ε"}
+_TITLES = {"accuracy": "accuracy", "loss": "held-out loss", "epsilon": "privacy spent, ε", "captured": "captured energy"}
 
 
 @dataclass(frozen=True)
@@ -26,19 +27,25 @@ class Picture:
     title: str
     measure: str
     spec: dict[str, Any]
+    note: str = ""
 
 
 def pictures(groups: Sequence[Group], looks: Sequence[Style]) -> list[Picture]:
     """What there is to see, the main picture first; nothing if no run was evaluated yet."""
     points = [point for group in groups for point in group.points]
-    measured = {measure: [value for point in points if (value := getattr(point, measure))] for measure in ("accuracy", "loss")}
-    shown = [measure for measure, spreads in measured.items() if spreads]
+    every = ("accuracy", "loss", "captured")
+    measured = {measure: [value for point in points if (value := getattr(point, measure))] for measure in every}
+    shown = [measure for measure, spreads in measured.items() if spreads and measure != "captured"]
     if not shown:
         return []
-    drawing = _Drawing(looks, _byte_ticks(groups), private=any(point.epsilon is not None for point in points))
+    private = any(point.epsilon is not None for point in points)
+    drawing = _Drawing(looks, _byte_ticks(groups), private=private, adaptive=bool(measured["captured"]))
     made = [drawing.against_bytes(shown[0], measured[shown[0]])]
     made += [drawing.against_rounds(measure, measured[measure]) for measure in shown]
-    return made + ([drawing.against_rounds("epsilon")] if drawing.private else [])
+    made += [drawing.against_rounds("epsilon")] if drawing.private else []
+    if drawing.adaptive:
+        made.append(replace(drawing.against_rounds("captured", measured["captured"]), note=CAPTURED_MEASURED))
+    return made
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class _Drawing:
     looks: Sequence[Style]
     byte_ticks: Sequence[float]
     private: bool
+    adaptive: bool
 
     def against_bytes(self, measure: str, spreads: Sequence[Spread]) -> Picture:
         """The main picture; the page sets `direction`, which bytes, and `closeup`, which cuts off where all runs are bad."""
@@ -86,6 +94,8 @@ class _Drawing:
         dash = alt.StrokeDash("key:N", legend=None, scale=alt.Scale(domain=keys, range=[style.dash for style in self.looks]))
         width = alt.when(_PICKED).then(alt.value(2.8)).when("datum.notable").then(alt.value(2.2)).otherwise(alt.value(1))
         title = alt.Axis(titleAngle=0, titleAlign="left", titleAnchor="end", titleX=-30, titleY=-14, tickCount=6)
+        if measure == "captured":
+            title.format = "~%"
         y = alt.Y(f"{measure}:Q", scale=_scale(measure, spreads), axis=title, title=_TITLES[measure])
         hover = alt.selection_point(name="hover", nearest=True, on="pointerover", clear="pointerout", empty=False)
         seen = {"clip": True, "aria": False}
@@ -109,9 +119,10 @@ class _Drawing:
 
     def _tooltip(self, measure: str) -> Any:
         """A table for the point that is nearest. Written out, as Vega-Lite 6.4 looks for text in the wrong place there."""
-        shown = {} if measure == "epsilon" else {_TITLES[measure]: f"shown_{measure}"}
+        shown = {} if measure in ("epsilon", "captured") else {_TITLES[measure]: f"shown_{measure}"}
         rows = {"run": "run", "round": "round"} | shown | {"up": "up", "down": "down", "total": "total"}
         rows |= {"ε": "shown_epsilon"} if self.private else {}
+        rows |= {"captured": f"shown_captured || '{NOTHING}'"} if self.adaptive else {}
         cells = (f"{json.dumps(title, ensure_ascii=False)}: (datum.datum || datum).{field}" for title, field in rows.items())
         return alt.value(alt.ExprRef(f"{{{', '.join(cells)}}}"))
 
@@ -136,12 +147,14 @@ def _byte_ticks(groups: Sequence[Group]) -> list[float]:
 
 
 def _scale(measure: str, spreads: Sequence[Spread]) -> Any:
-    """Accuracy linearly, with the choice of a close-up on its upper end; positive losses logarithmically."""
+    """Accuracy linearly, with the choice of a close-up on its upper end; positive losses logarithmically; shares from 0."""
     if not spreads:
         return alt.Scale(zero=True)
     low, high = min(spread.low for spread in spreads), max(spread.high for spread in spreads)
     if measure == "loss":
         return alt.Scale(type="log" if low > 0 else "linear", nice=False, zero=False, padding=6)
+    if measure == "captured":
+        return alt.Scale(domainMin=0, domainMax=min(1.05 * high, 1.01) or 1, nice=False)
     bottom, top = max(low - 0.02, 0), min(high + 0.02, 1.01)
     upper = max(high - (high - low) / 6, bottom)
     return alt.Scale(domainMin=alt.ExprRef(f"closeup ? {upper:.6f} : {bottom:.6f}"), domainMax=top, nice=False)

@@ -36,6 +36,8 @@ class Round:
     participants: int
     uplink_bytes: int
     downlink_bytes: int
+    captured: float | None
+    """Which share of the gradient's energy the packets carry; None also for runs that did not record it."""
     epsilon: float | None
     seconds: float
 
@@ -108,6 +110,12 @@ class RunRecord:
     def participations(self) -> int:
         """How often a client took part: the participants of all rounds, summed."""
         return sum(line.participants for line in self.metrics)
+
+    @property
+    def mean_captured(self) -> float | None:
+        """Over the rounds in which it was measured, or None if it never was."""
+        shares = [line.captured for line in self.metrics if line.captured is not None]
+        return sum(shares) / len(shares) if shares else None
 
     @property
     def final_accuracy(self) -> float | None:
@@ -220,6 +228,7 @@ def _append(rounds: list[Round], line: bytes, where: str) -> None:
         participants=whole(values, "participants", where),
         uplink_bytes=whole(values, "uplink_bytes", where),
         downlink_bytes=whole(values, "downlink_bytes", where),
+        captured=number_or_null({"captured": None} | values, "captured", where, least=0.0, most=1.0),
         epsilon=number_or_null(values, "epsilon", where, least=0.0),
         seconds=number(values, "seconds", where, least=0.0),
     )

@@ -73,7 +73,7 @@ def charts(groups: Sequence[Group], looks: Sequence[Style], drawn: Sequence[Pict
         band += " A mean ends where the first of its seeds does."
     missing = [group.label for group in groups if not any(getattr(point, main.measure) for point in group.points)]
     absent = f" Without {main.measure}, so not drawn here: {escape(', '.join(missing))}." if missing else ""
-    smaller = "\n".join(f"<figure><h3>{escape(each.title)}</h3>{_frame(each)}</figure>" for each in others)
+    smaller = "\n".join(f"<figure><h3>{escape(each.title)}</h3>{_frame(each)}{_caption(each)}</figure>" for each in others)
     return f"""<section aria-label="Charts">
 {_legend(groups, looks)}
 <figure>
@@ -89,6 +89,10 @@ def charts(groups: Sequence[Group], looks: Sequence[Style], drawn: Sequence[Pict
 </section>"""
 
 
+def _caption(picture: Picture) -> str:
+    return f"<figcaption>{escape(picture.note)}</figcaption>" if picture.note else ""
+
+
 def _frame(picture: Picture, kind: str = "chart") -> str:
     return f'<div class="{kind}" id="{picture.name}"></div>'
 
@@ -96,12 +100,13 @@ def _frame(picture: Picture, kind: str = "chart") -> str:
 def comparison(compared: Comparison, looks: Sequence[Style]) -> str:
     several = any(len(group.records) > 1 for group in compared.groups)
     ranges = " Of several seeds: the mean, and below it the least and the most." if several else ""
+    captured = "".join(f" {escape(text)}" for text in compared.captured)
     return f"""<h2 id="comparison">Comparison</h2>
 <div class="scroll" role="region" tabindex="0" aria-labelledby="comparison">
 {html_table(compared, [_swatch(style) for style in looks])}
 </div>
 <p class="note">{BYTES_MEASURED} “up/client” and “down/client” are the bytes of one client that takes part in one round,
-on average: all bytes divided by how often a client took part.{ranges}</p>
+on average: all bytes divided by how often a client took part.{ranges}{captured}</p>
 {_claims(compared)}"""
 
 

@@ -14,12 +14,16 @@ from sketchfed.report.files import write_whole
 from sketchfed.report.groups import Group, Spread, group_seeds
 from sketchfed.report.latex import booktabs
 from sketchfed.report.records import RunRecord
-from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_seconds
+from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_seconds, shown_share
 
 NOTHING = "—"
-_WIDE = 110
-_ONLY_WHEN_WIDE = ("best", "up/client", "down/client")
+WIDE = 110
+_ONLY_WHEN_WIDE = ("best", "up/client", "down/client", "captured")
 BYTES_MEASURED = "Bytes were counted at the serializer, headers included; both directions; total over all clients."
+CAPTURED_MEASURED = (
+    "Captured is the share of the gradient's energy that a round's packets carry; measured on training data without noise, it "
+    "is for the operator of a simulation, not for publication under a privacy claim."
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,11 @@ class Comparison:
             return [f"ε {next(iter(texts.values()))}."]
         return [f"{label}: ε {text}." for label, text in texts.items()]
 
+    @property
+    def captured(self) -> list[str]:
+        """What has to be said of a column of captured energy; nothing if there is none."""
+        return [f"{CAPTURED_MEASURED} In the table: the mean over its rounds."] if _CAPTURED in self.columns else []
+
     def cells(self) -> list[list[Cell]]:
         return [[column.cell(group) or Cell(NOTHING) for column in self.columns] for group in self.groups]
 
@@ -83,15 +92,15 @@ def terminal_table(records: Sequence[RunRecord], *, width: int = 80, titled: boo
     """For the end of `sketchfed run`, with the columns that fit; texts from files are shown as they are, without markup."""
     comparison = compare(records)
     table = Table(box=SIMPLE_HEAD, title=Text(comparison.setting) if titled else None, title_justify="left")
-    left_out = _ONLY_WHEN_WIDE if width < _WIDE else ()
+    left_out = _ONLY_WHEN_WIDE if width < WIDE else ()
     shown = [place for place, column in enumerate(comparison.columns) if column.heading not in left_out]
     for place in shown:
         column = comparison.columns[place]
         table.add_column(column.heading, justify="right" if column.numeric else "left", no_wrap=column.numeric)
     for cells in comparison.cells():
         table.add_row(*(Text("\n".join(filter(None, (cells[place].text, cells[place].detail)))) for place in shown))
-    if comparison.claims:
-        table.caption, table.caption_justify = Text("\n".join(comparison.claims)), "left"
+    if said := [*comparison.claims, *(comparison.captured if width >= WIDE else [])]:
+        table.caption, table.caption_justify = Text("\n".join(said)), "left"
     return table
 
 
@@ -101,7 +110,7 @@ def latex_table(records: Sequence[RunRecord]) -> str:
     caption = f"{comparison.setting}. {BYTES_MEASURED}"
     if any(len(group.records) > 1 for group in comparison.groups):
         caption += " Of several seeds: mean, and least to most in parentheses."
-    caption = " ".join([caption, *comparison.claims])
+    caption = " ".join([caption, *comparison.claims, *comparison.captured])
     return booktabs(
         headings=[column.heading for column in comparison.columns],
         rows=[[str(cell) for cell in cells] for cells in comparison.cells()],
@@ -179,6 +188,11 @@ _SETTINGS = (
     ),
     Column("clients", "Number of clients", lambda group: Cell(f"{group.first.summary.clients:,}"), phrase="{} clients"),
 )
+_CAPTURED = Column(
+    "captured",
+    "Share of the gradient's energy that the packets carry, mean over the rounds that were scored",
+    lambda group: _ranged(group, lambda record: record.mean_captured, shown_share),
+)
 _RESULTS = (
     Column(
         "accuracy", "When last evaluated", lambda group: _ranged(group, lambda record: record.final_accuracy, shown_accuracy)
@@ -194,6 +208,7 @@ _RESULTS = (
     Column("up/client", "Up, for one client that takes part in one round", _each(lambda record: record.uplink_bytes)),
     Column("down/client", "Down, for one client that takes part in one round", _each(lambda record: record.downlink_bytes)),
     Column("ε", "Privacy spent, rounded up", _epsilon),
+    _CAPTURED,
     Column(
         "time",
         "Since the start",

@@ -45,6 +45,15 @@ def shown_accuracy(value: float) -> str:
     return f"{value:.3f}"
 
 
+def shown_share(value: float) -> str:
+    """A share in per cent, three significant digits.
+
+    >>> shown_share(0.5037), shown_share(0.00042), shown_share(1.0)
+    ('50.4%', '0.0420%', '100%')
+    """
+    return f"{shown_loss(100 * value)}%"
+
+
 def shown_epsilon(value: float) -> str:
     """ε rounded up: a privacy claim is never made to look stronger than it is.
 

@@ -20,8 +20,10 @@ from torch import Tensor
 
 from sketchfed.algorithms import Replica, State
 from sketchfed.errors import StorageError
+from sketchfed.seeds import PublicSeed
 from sketchfed.server import Ledger
 from sketchfed.storage import replace_file, storing
+from sketchfed.subspaces import Subspace
 
 FILE = "checkpoint.safetensors"
 MEMORIES = "memories"
@@ -92,8 +94,10 @@ class Checkpoints:
             weights=tensors["weights"],
             velocity=tensors.get("velocity"),
             prediction=tensors.get("prediction"),
+            moments=(moments := _group(tensors, "moments")),
+            subspace=_subspace(_group(tensors, "subspace"), moments),
         )
-        own = {name.removeprefix("own."): tensor for name, tensor in tensors.items() if name.startswith("own.")}
+        own = _group(tensors, "own")
         sizes = tensors["update_sizes"].tolist()
         parts = torch.split(tensors["updates"], sizes)
         self._saved = _pairs(tensors["saved"])
@@ -111,7 +115,7 @@ class Checkpoints:
         """Refuse the checkpoint of another model or algorithm: what it holds must have the shapes of a state of this one."""
         begun = _tensors(start)
         later = {name: tensor for name, tensor in begun.items() if not tensor.numel()}  # learnt on the way, of any shape
-        parts = ("weights", "velocity", "prediction", "own.")
+        parts = ("weights", "velocity", "prediction", "moments.", "own.")
         found = _described({name: later.get(name, tensor) for name, tensor in tensors.items()}, parts)
         wanted = _described(begun, parts)
         if found != wanted:
@@ -139,7 +143,24 @@ def _tensors(state: State) -> dict[str, Tensor]:
     replica = state.replica
     named = {"weights": replica.weights, "velocity": replica.velocity, "prediction": replica.prediction}
     named |= {f"own.{name}": tensor for name, tensor in state.own.items()}
+    named |= {f"moments.{name}": tensor for name, tensor in replica.moments.items()}
+    if replica.subspace is not None:
+        seed = torch.frombuffer(bytearray(replica.subspace.seed.to_bytes()), dtype=torch.uint8)
+        named |= {f"subspace.{name}": tensor for name, tensor in {**replica.subspace.tensors(), "seed": seed}.items()}
     return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
+
+
+def _group(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+def _subspace(tensors: dict[str, Tensor], moments: Mapping[str, Tensor]) -> Subspace | None:
+    if not tensors:
+        return None
+    found = Subspace.from_tensors(tensors, seed=PublicSeed.from_bytes(tensors.pop("seed").numpy().tobytes()))
+    if any(len(moment) != found.dim for moment in moments.values()):
+        raise ValueError(f"its subspace has {found.dim:,} dimensions, and its moments have others")
+    return found
 
 
 def _described(tensors: Mapping[str, Tensor], prefixes: tuple[str, ...]) -> str:
@@ -166,7 +187,8 @@ def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
     digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():  # an empty one may have strides that no view can have
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -18,8 +18,13 @@ from sketchfed.storage import replace_file, storing, sync_folder
 
 CONFIG, METRICS, SUMMARY, LOCK = "config.toml", "metrics.jsonl", "summary.json", ".lock"
 PRIVACY = "privacy.jsonl"
-KEYS = ("round", "loss", "accuracy", "participants", "uplink_bytes", "downlink_bytes", "broadcast_bytes", "epsilon", "seconds")
+KEYS = (
+    "round", "loss", "accuracy", "participants", "uplink_bytes", "downlink_bytes", "broadcast_bytes", "captured", "epsilon",
+    "seconds",
+)  # fmt: skip
 """What a line of metrics tells."""
+_LATER = {"captured": None}
+"""What lines of older runs do not tell yet."""
 
 
 class RunFolder:
@@ -76,10 +81,10 @@ class RunFolder:
         """The lines of the first so many rounds; those after the last checkpoint are cut off, for they will come again."""
         path = self.path / METRICS
         try:
-            lines = [json.loads(text) for text in path.read_bytes().splitlines()[:rounds]] if path.exists() else []
+            lines = [_LATER | json.loads(text) for text in path.read_bytes().splitlines()[:rounds]] if path.exists() else []
             kept = b"".join(_line(line) for line in lines)
             whole = [line["round"] for line in lines if line.keys() == set(KEYS)] == list(range(1, rounds + 1))
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, TypeError):
             whole = False
         if not whole:
             raise StorageError(

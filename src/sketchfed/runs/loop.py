@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -20,11 +20,12 @@ from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_co
 from sketchfed.engines import LocalEngine, Participant
 from sketchfed.errors import DivergedError, InputError
 from sketchfed.protection.probe import CLIENTS, advice, norms
+from sketchfed.runs import captured
 from sketchfed.runs.advice import advise
 from sketchfed.runs.folder import RunFolder
 from sketchfed.seeds import PublicSeed
 from sketchfed.server import Server
-from sketchfed.training import Loss
+from sketchfed.training import Examples, Loss
 from sketchfed.training.threads import one_thread
 from sketchfed.workload import Workload, from_config, from_objects
 
@@ -44,7 +45,9 @@ class Run:
     clients: int
     metrics: list[dict[str, Any]] = field(repr=False)
     """A line a round: round, loss, accuracy (None where it was not scored), participants, and since the start uplink_bytes,
-    downlink_bytes, broadcast_bytes (what a client that never misses a round receives), epsilon and seconds."""
+    downlink_bytes, broadcast_bytes (what a client that never misses a round receives), epsilon and seconds. `captured` is the
+    share of the gradient's energy that the round's packets carry, where the algorithm adapts to the gradients; it is measured
+    on the data without noise, for the operator of a simulation, not for publication."""
     weights: Tensor = field(repr=False)
     module: nn.Module = field(repr=False)
     """The trained model."""
@@ -266,7 +269,7 @@ class Loop:
         log.warning(said, self.round, self.rounds, budget, spent)
 
     def _round(self, seconds: Callable[[], float]) -> dict[str, Any]:
-        server, before = self._server, self._server.ledger.replies
+        server, before, share = self._server, self._server.ledger.replies, self._captured()
         try:
             server.advance()
             loss, accuracy = self._score()
@@ -282,13 +285,29 @@ class Loop:
             "uplink_bytes": server.ledger.uplink_bytes,
             "downlink_bytes": server.ledger.downlink_bytes,
             "broadcast_bytes": server.ledger.broadcast_bytes,
+            "captured": share,
             "epsilon": server.epsilon,
             "seconds": round(seconds(), 3),
         }
 
+    def _captured(self) -> float | None:
+        """Of the round that comes, if it will be scored: what is sent depends on what the clients start from."""
+        algorithm, replica, seed = self._algorithm, self._server.state.replica, PublicSeed(self._config.seed)
+        if not algorithm.adaptive or not self._scored(replica.round + 1):
+            return None
+        own = seed.child("captured")
+        parts = self._engine.each(lambda chunk: captured.descent(self._trainer, replica.weights, chunk, own), self._sample)
+        return captured.share(algorithm, replica, parts, seed)
+
+    @cached_property
+    def _sample(self) -> list[Examples]:
+        return captured.sample(self._workload, PublicSeed(self._config.seed).child("captured"))
+
+    def _scored(self, number: int) -> bool:
+        return number % self._config.engine.evaluate_every == 0 or number == self.rounds
+
     def _score(self) -> tuple[float | None, float | None]:
-        every, done = self._config.engine.evaluate_every, self._server.round
-        if done % every and done != self.rounds and self._server.affordable():
+        if not self._scored(self._server.round) and self._server.affordable():
             return None, None
         weights = self._server.state.replica.weights
         return self._workload.summarise(self._engine.each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))

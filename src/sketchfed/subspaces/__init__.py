@@ -1,6 +1,7 @@
 """Subspaces that follow the gradients: every party rebuilds them from the shared seed and what was broadcast."""
 
 from sketchfed.subspaces.basis import Basis, Extension
+from sketchfed.subspaces.frame import Frame
 from sketchfed.subspaces.fresh import Fresh
 from sketchfed.subspaces.frozen import Frozen
 from sketchfed.subspaces.history_pca import HistoryPca
@@ -13,6 +14,7 @@ __all__ = [
     "UPDATES",
     "Basis",
     "Extension",
+    "Frame",
     "Fresh",
     "Frozen",
     "HistoryPca",

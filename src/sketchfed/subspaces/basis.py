@@ -1,6 +1,7 @@
 """A few orthonormal directions in R^dim that grow by one and turn within their span, again and again, at little cost."""
 
 from collections.abc import Iterable
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +20,26 @@ _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class _Store:
-    """The one copy of the long rows, and how often they have been written to: what an older basis meant is gone then."""
+    """Long rows that are written once: a basis sees the first few of them, and whoever sees them all may append another."""
 
-    def __init__(self, rows: Floats) -> None:
+    def __init__(self, rows: Floats, used: int = 0) -> None:
         self.rows = rows
-        self.writes = 0
+        self.used = used
+
+    def appended(self, row: Floats, *, after: int) -> "_Store":
+        """A store with the first `after` rows and this one: the same if it has no others, else a copy."""
+        with _TURN:
+            is_last = self.used == after
+            self.used += is_last
+        store = self
+        if not is_last:
+            store = _Store(np.empty_like(self.rows), after + 1)
+            store.rows[:after] = self.rows[:after]
+        store.rows[after] = row
+        return store
+
+
+_TURN = Lock()  # taken for a comparison, so one for all will do
 
 
 class Extension(NamedTuple):
@@ -40,20 +56,19 @@ class Basis:
     """Orthonormal directions U, dim × rank, kept as U = Bᵀ·M: long orthonormal rows B and a small matrix M in float64.
 
     A vector that is appended becomes a row of B, and directions are turned by turning M, so neither touches the rows there are.
-    When all `capacity` rows are in use, B becomes MᵀB, in place and a few coordinates at a time, with what rounding has taken
-    from its orthonormality restored through the Cholesky factor of its Gram matrix. An update thus costs O(dim·capacity) on
-    average, and memory never exceeds capacity · dim numbers.
+    When all `capacity` rows are in use, MᵀB is written to new memory, with what rounding has taken from its orthonormality
+    restored through the Cholesky factor of its Gram matrix. An update thus costs O(dim·capacity) on average, and memory, if
+    older bases are let go, is at most (capacity + rank + 2) · dim numbers.
 
-    `extended` hands the rows on to the basis that it returns, and this one refuses to be used from then on: extend a `copy()`
-    to keep it. Nothing else changes anything. Equal inputs give equal bits on every machine.
+    A basis never changes. One that was extended shares its rows with the basis that came of it; extending it a second time
+    copies them. Equal inputs give equal bits on every machine.
     """
 
-    __slots__ = ("_rotation", "_store", "_writes")
+    __slots__ = ("_rotation", "_store")
 
     def __init__(self, store: _Store, rotation: Small) -> None:
         self._store = store
         self._rotation = rotation
-        self._writes = store.writes
 
     @classmethod
     def empty(cls, *, dim: int, capacity: int, dtype: torch.dtype = torch.float32) -> "Basis":
@@ -63,12 +78,11 @@ class Basis:
     @classmethod
     def from_rows(cls, rows: Iterable[Tensor], *, like: "Basis", rotation: Small | None = None) -> "Basis":
         """The basis of these orthonormal rows, turned by a matrix `(rows, rank)`, in new memory of the size that `like` has."""
-        basis, count = cls.empty(dim=like.dim, capacity=like.capacity, dtype=like.dtype), 0
+        store = _Store(np.empty_like(like._store.rows))
         for row in rows:
-            basis._store.rows[count] = row.numpy()
-            count += 1
-        basis._rotation = np.eye(count) if rotation is None else rotation.copy()
-        return basis
+            store.rows[store.used] = row.numpy()
+            store.used += 1
+        return cls(store, np.eye(store.used) if rotation is None else rotation.copy())
 
     @classmethod
     def from_tensor(cls, directions: Tensor, *, capacity: int) -> "Basis":
@@ -94,12 +108,7 @@ class Basis:
 
     @property
     def rows(self) -> Floats:
-        """B, `(used, dim)`: a view, which the next `extended` may overwrite."""
-        if self._writes != self._store.writes:
-            raise InputError(
-                "these directions were handed on by an update, which may have overwritten them. Use what the update "
-                "returned, or update a copy()."
-            )
+        """B, `(used, dim)`: a view, to be read only."""
         return self._store.rows[: len(self._rotation)]
 
     @property
@@ -131,7 +140,7 @@ class Basis:
         directions.combine(self.rows, factors.astype(self.rows.dtype), out.numpy())
 
     def extended(self, x: Tensor) -> Extension:
-        """Append what of x, `(dim,)`, lies outside. If anything does, this basis cannot be used any more."""
+        """Append what of x, `(dim,)`, lies outside."""
         if x.shape != (self.dim,) or x.dtype not in _DTYPES or not all_finite(x.detach()):
             raise InputError(f"a basis of dim {self.dim:,} is extended by as many finite numbers, got shape {tuple(x.shape)}.")
         rest = np.array(x.detach().to("cpu", self.dtype).numpy())
@@ -145,24 +154,16 @@ class Basis:
         left = float(np.sqrt(_square(beyond) + (outside**2 if outside > least else 0)))
         if left <= least:
             return Extension(self, coefficients, 0.0)
-        basis = self
+        store, column, grown = self._store, beyond, self._rotation
         if outside > least:
             basis, beyond = self._with_room(beyond, least)
-            basis._store.rows[len(basis._rotation)] = rest / rest.dtype.type(outside)
+            store = basis._store.appended(rest / rest.dtype.type(outside), after=len(basis._rotation))
             column, grown = np.append(beyond, outside), np.vstack([basis._rotation, np.zeros((1, self.rank))])
-        else:
-            column, grown = beyond, basis._rotation
-        return Extension(basis._succeeded(np.hstack([grown, column[:, None] / left])), coefficients, left)
+        return Extension(Basis(store, np.hstack([grown, column[:, None] / left])), coefficients, left)
 
     def rotated(self, matrix: Small) -> "Basis":
         """The directions U·matrix, for a small matrix `(rank, new rank)` with orthonormal columns."""
-        made = Basis(self._store, small.product(self._rotation, matrix))
-        made._writes = self._writes
-        return made
-
-    def copy(self) -> "Basis":
-        """The same in memory of its own."""
-        return Basis.from_rows(torch.from_numpy(self.rows), like=self, rotation=self._rotation)
+        return Basis(self._store, small.product(self._rotation, matrix))
 
     def to_tensor(self) -> Tensor:
         """U, `(dim, rank)`."""
@@ -207,12 +208,9 @@ class Basis:
         directions.gram(self.rows, gram)
         lower = small.cholesky(small.product(rotation.T, small.product(gram, rotation)))
         turn = small.solve_lower(lower, rotation.T)
-        directions.turn(self.rows, turn.astype(self.rows.dtype))
-        return self._succeeded(np.eye(rotation.shape[1]))
-
-    def _succeeded(self, rotation: Small) -> "Basis":
-        self._store.writes += 1
-        return Basis(self._store, rotation)
+        store = _Store(np.empty_like(self._store.rows), len(turn))
+        directions.turn(self.rows, turn.astype(self.rows.dtype), store.rows)
+        return Basis(store, np.eye(len(turn)))
 
 
 def _square(x: Small) -> float:

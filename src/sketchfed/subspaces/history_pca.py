@@ -54,7 +54,8 @@ class HistoryPca(UpdateRule):
         if not values.any():  # nothing was ever sensed: the next round is the first
             return replace(subspace, draw=subspace.draw + 1)
         kept = leading(values**2, self.energy)
-        return replace(subspace, basis=basis.rotated(q), values=values, kept=kept, draw=subspace.draw + 1)
+        unknown = np.empty(0)
+        return replace(subspace, basis=basis.rotated(q), values=values, energy=unknown, kept=kept, draw=subspace.draw + 1)
 
 
 def written_down(subspace: Subspace) -> Basis:

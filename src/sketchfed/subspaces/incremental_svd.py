@@ -3,12 +3,17 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sketchfed.errors import InputError
 from sketchfed.kernels.secular import rank_one
+from sketchfed.kernels.small import Small
+from sketchfed.subspaces.basis import Basis
 from sketchfed.subspaces.rule import UpdateRule
 from sketchfed.subspaces.subspace import Subspace
+
+_NONE = np.empty(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,5 +52,19 @@ class IncrementalSvd(UpdateRule):
             past, c = np.append(past, 0.0), np.append(c, rest)
         values, vectors = rank_one(past, c)
         kept = min(len(values), self.tracked(subspace.size))
-        basis = basis.rotated(np.ascontiguousarray(vectors[:, :kept]))
-        return replace(subspace, basis=basis, values=values[:kept].copy(), kept=kept, draw=subspace.draw + 1)
+        turned = basis.rotated(np.ascontiguousarray(vectors[:, :kept]))
+        made = replace(subspace, basis=turned, values=values[:kept].copy(), energy=_NONE, kept=kept, draw=subspace.draw + 1)
+        was_compressed = len(basis.rows) < len(subspace.basis.rows)  # a pass more, after which errors start from nothing
+        return replace(made, energy=made.kept_energy() if was_compressed else _followed(subspace, basis, vectors[:, kept:]))
+
+
+def _followed(before: Subspace, basis: Basis, dropped: Small) -> Small:
+    """diag(UUᵀ) of what is kept of an extended basis: UUᵀ grows by the new direction and shrinks by those that are dropped."""
+    if basis.rank == 0:
+        return _NONE
+    energy = before.kept_energy().copy()
+    new = np.eye(basis.rank)[before.kept :]
+    for sign, coefficients in ((1, new), (-1, dropped.T)):
+        for direction in basis.combine(torch.from_numpy(np.ascontiguousarray(coefficients))).numpy():
+            energy += sign * direction * direction
+    return np.clip(energy, 0, 1, out=energy)

@@ -30,13 +30,17 @@ class Probes:
         self.basis = basis
         self.kept = basis.rank if kept is None else kept
         self.sketch = Balanced(dim=basis.dim, size=count, seed=seed)
-        rotation = basis.rotation[:, : self.kept]
-        sketched = self.sketch.apply(torch.from_numpy(basis.rows)).numpy().astype(np.float64)
-        self.overlap: Small = small.product(rotation.T, sketched)
+        self.loads: Small = self.sketch.loads.numpy().astype(np.float64)
+        """The diagonal of ΩΩᵀ."""
+        self.overlap: Small = np.empty((0, count))
         """A, kept × count."""
-        loads = np.diag(self.sketch.loads.numpy().astype(np.float64))
-        self.lower: Small = small.cholesky(loads - small.product(self.overlap.T, self.overlap))
-        """L."""
+        self.lower: Small | None = None
+        """L; None where there is no U, for then L·Lᵀ is diagonal."""
+        if self.kept == 0:
+            return
+        sketched = self.sketch.apply(torch.from_numpy(basis.rows)).numpy().astype(np.float64)
+        self.overlap = small.product(basis.rotation[:, : self.kept].T, sketched)
+        self.lower = small.cholesky(np.diag(self.loads) - small.product(self.overlap.T, self.overlap))
         if np.isnan(self.lower[0, 0]):
             raise InputError(
                 f"{count} probes beside {self.kept} directions do not span as many dimensions of {basis.dim:,}: they "
@@ -63,18 +67,25 @@ class Probes:
 
     def solved(self, sketched: Small, inside: Small) -> Small:
         """Qᵀx = L⁻¹(Ωx − AᵀUᵀx) from Ωx and Uᵀx, a row a vector."""
+        if self.lower is None:
+            return sketched / np.sqrt(self.loads)
         outside = sketched - small.product(inside, self.overlap)
         return np.ascontiguousarray(small.solve_lower(self.lower, outside.T).T)
 
     def spread(self, coefficients: Small) -> tuple[Tensor, Small]:
         """Q·c as two parts: Ωᵀz and the coefficients −A·z in U, with z = L⁻ᵀc, a row a vector."""
-        z = np.ascontiguousarray(small.solve_upper(self.lower, coefficients.T).T)
+        if self.lower is None:
+            z = coefficients / np.sqrt(self.loads)
+        else:
+            z = np.ascontiguousarray(small.solve_upper(self.lower, coefficients.T).T)
         out = self.sketch.adjoint(torch.from_numpy(z).to(self.basis.dtype))
         return out, -small.product(z, self.overlap.T)
 
     @cached_property
     def inverse(self) -> Small:
         """(L·Lᵀ)⁻¹."""
+        if self.lower is None:
+            return np.diag(1 / self.loads)
         half = small.solve_lower(self.lower, np.eye(self.count))
         return small.product(half.T, half)
 

@@ -15,10 +15,10 @@ from sketchfed.subspaces.subspace import Subspace
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRule(ABC):
-    """How the subspace of a round follows from the one before and from what was sensed in it.
+    """How the subspace of a round follows from the one before and from what was sensed in it: a function of what all know.
 
-    A pure function of what everybody knows, with one exception: a rule that keeps directions reuses the memory of the subspace
-    that it is given, which cannot be used afterwards. Update a `copy()` to keep it.
+    The subspace before stays as it is. Updating one subspace again and again, as a party does, is cheap; a second update of the
+    same one copies its directions.
     """
 
     name: ClassVar[str]

@@ -1,0 +1,233 @@
+"""DOME: changes are sent in a subspace that follows them, and everyone takes the same Adam steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed.algorithms.adam import Adam
+from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
+from sketchfed.algorithms.linear import LinearCode, LinearMap
+from sketchfed.algorithms.settings import SubspaceSettings
+from sketchfed.errors import InputError, SketchfedError, WireError
+from sketchfed.seeds import PublicSeed
+from sketchfed.subspaces import Frame, Subspace, UpdateRule
+from sketchfed.subspaces.subspace import STATE
+from sketchfed.vectors import Layout
+from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
+
+DEFAULT_RATE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dome(Algorithm):
+    """Clients send Sᵀ(change) in an orthonormal S of `size` directions that everyone rebuilds from what was broadcast.
+
+    Paper: Nicolas et al. 2025, Alg. 1 and 2, which has neither code nor experiments. A round: each client sends the
+    coordinates of its change in S_t, less those of the mean m̂ of earlier changes where `remove_mean` says so; the server
+    broadcasts their mean, `size` numbers; everyone adds m̂ back, takes an Adam step whose second moment is freed from the
+    noise (`debias`, Lemma 3.2), and updates S_t by the rule of [subspace]. Both directions carry `size` numbers. Clipping,
+    noise and secure sums are those of [privacy] and [secure], on the numbers that are sent.
+
+    What is corrected of the printed form (`paper = true` keeps it, with the rule 'history_pca'): the running mean is not
+    overwritten by the corrected one (line 18), by which all that a round does not see grows without end; the noise that is
+    taken off squares is that of the mean, diag(SSᵀ) times, not that of one client times Diag(SᵀS), which has the wrong length
+    (line 19); and noise is calibrated by the accountant instead of Thm 3.3.
+
+    Two departures that help. `[subspace] image` confines the first layer to smooth images: then S_t, moments and steps are in
+    the frame's coordinates (`subspaces.Frame`). And means are not removed unless asked for: what S_t does not see of m̂ stays
+    in it for ever, which costs more than is gained (`experiments/dome-accuracy`). `[subspace] name = "whole"` sends all
+    coordinates: DP-Adam, with `debias` as in Tang et al. 2024.
+    """
+
+    subspace: SubspaceSettings = field(default_factory=SubspaceSettings)
+    remove_mean: bool | None = None
+    """Whether clients send how their change differs from the mean of earlier ones; if absent, only in the printed form."""
+    beta1: float = 0.9
+    beta2: float = 0.99
+    debias: bool = True
+    """Whether the variance of the noise is taken off second moments."""
+    floor: float = 0.3
+    """The least second moment, γ'; as a multiple of the mean one, or of the variance that noise gives a coordinate if more."""
+    paper: bool = False
+    """The form as printed, where that is defined."""
+    _frame: Frame | None = None
+
+    name = "dome"
+    summary = "coordinates in a subspace that follows the changes, Adam steps"
+    source = "Nicolas et al. 2025"
+    incremental = True
+    adaptive = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for setting in ("beta1", "beta2"):
+            if not 0 <= getattr(self, setting) < 1:
+                raise InputError(f"algorithm.{setting} must be from 0 to below 1, got {getattr(self, setting)}.")
+        if not 0 <= self.floor < float("inf"):
+            raise InputError(f"algorithm.floor must not be negative, got {self.floor}.")
+        if self.global_momentum:
+            raise InputError(
+                f"algorithm.global_momentum = {self.global_momentum}: algorithm 'dome' has Adam's, which is algorithm.beta1. "
+                "Remove it."
+            )
+        if self.paper and self.subspace.name != "history_pca":
+            raise InputError(
+                f"algorithm.paper = true is the form as printed, whose update rule is 'history_pca', but subspace.name is "
+                f'{self.subspace.name!r}. Write [subspace] with name = "history_pca", or leave paper out.'
+            )
+
+    def resolved(self, dim: int, clients: int | None = None) -> Self:
+        planned = replace(
+            self,
+            subspace=self.subspace.completed(),
+            remove_mean=self.paper if self.remove_mean is None else self.remove_mean,
+            global_rate=self.global_rate or DEFAULT_RATE,
+        )
+        planned._first(dim, PublicSeed(0))  # refuses a size that cannot be, now
+        return planned
+
+    def fitted(self, module: nn.Module) -> Self:
+        layout = Layout.of(module)
+        fit = replace(self, _frame=self.subspace.frame(layout))
+        fit._first(layout.dim, PublicSeed(0))
+        return fit
+
+    def begin(self, weights: Tensor) -> State:
+        return State(replica=Replica(round=0, weights=weights, moments=self._adam.begin(self._inner(len(weights)))))
+
+    def snapshot(self, replica: Replica, seed: PublicSeed) -> Packet:
+        arrays = {"weights": replica.weights, **replica.moments}
+        if replica.subspace is not None:
+            arrays |= {f"subspace.{name}": tensor for name, tensor in replica.subspace.tensors().items()}
+        return Packet(kind="snapshot", arrays=arrays, scalars={"round": replica.round})
+
+    def received(self, packet: Packet, dim: int, seed: PublicSeed) -> Replica:
+        expect_kind(packet, "snapshot")
+        weights = tensor_named(packet, "weights", shape=(dim,))
+        moments = {name: tensor_named(packet, name, shape=(self._inner(dim),)) for name in ("mean", "square")}
+        index = int(number_named(packet, "round", least=0, most=2**63))
+        subspace = self._received_subspace(packet, dim, seed) if index and self._rule is not None else None
+        return Replica(round=index, weights=weights, moments=moments, subspace=subspace)
+
+    def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
+        code = self.code(len(change), context)
+        return code.packet(code.apply(change)), None
+
+    def code(self, dim: int, context: RoundContext) -> LinearCode:
+        replica = context.replica
+        subspace = self._first(dim, context.seed) if replica is None else self.subspace_of(replica, context.seed)
+        offset = None
+        if replica is not None and self.remove_mean and replica.round:
+            expected = self._adam.mean(replica.moments, replica.round)
+            offset = expected if subspace is None else subspace.apply(expected)
+        known: LinearMap | None = subspace
+        if self._frame is not None:
+            known = self._frame if subspace is None else _Framed(self._frame, subspace)
+        return LinearCode(kind=self.name, shape=(self._size(dim),), map=known, offset=offset)
+
+    def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
+        return float(self._values(packet, dim).norm())
+
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
+        dim, clients = len(state.replica.weights), sum(packet.clients for packet in packets)
+        mean = torch.stack([self._values(packet, dim) for packet in packets]).sum(0) / clients
+        update = Packet(kind="sensed", arrays={"values": mean}, scalars={"noise": noise}, clients=clients)
+        return replace(state, replica=self.follow(state.replica, update, seed)), update
+
+    def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
+        dim, rounds, subspace = len(replica.weights), replica.round + 1, self.subspace_of(replica, seed)
+        sensed = tensor_named(expect_kind(update, "sensed"), "values", shape=(self._size(dim),))
+        noise = number_named(update, "noise", least=0.0, most=1e30)
+        change = sensed if subspace is None else subspace.adjoint(sensed)
+        if self.remove_mean:
+            change = change + self._adam.mean(replica.moments, replica.round)
+        moments = self._adam.updated(replica.moments, change, rounds, self._noise_of(subspace, noise, update.clients))
+        step = self._adam.step(moments, rounds, floor=self.floor, least=noise * len(sensed) / len(change))
+        if self._frame is not None:
+            step = self._frame.adjoint(step)
+        weights = torch.add(replica.weights, step, alpha=self.rate_at(replica.round))
+        if subspace is not None:
+            assert self._rule is not None
+            subspace = self._rule.updated(subspace, estimate=change)
+        return replace(replica, round=rounds, weights=weights, moments=moments, subspace=subspace)
+
+    def captured(self, replica: Replica, gradient: Tensor, seed: PublicSeed) -> float:
+        context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
+        sent = self.code(len(gradient), context).mapped(gradient)
+        return float(sent.double().square().sum() / gradient.double().square().sum())
+
+    def subspace_of(self, replica: Replica, seed: PublicSeed) -> Subspace | None:
+        """In which directions the next round's changes are sent, in the frame if there is one; None for all of them."""
+        return self._first(len(replica.weights), seed) if replica.subspace is None else replica.subspace
+
+    def _first(self, dim: int, seed: PublicSeed) -> Subspace | None:
+        rule = self._rule
+        return None if rule is None else _begun(rule, self._inner(dim), self._size(dim), seed)
+
+    def _inner(self, dim: int) -> int:
+        """Coordinates in which moments and subspaces are."""
+        return dim if self._frame is None else self._frame.inner
+
+    def _size(self, dim: int) -> int:
+        """Numbers that travel."""
+        return self._inner(dim) if self._rule is None else self.subspace.size_for(dim)
+
+    def _noise_of(self, subspace: Subspace | None, noise: float, clients: int) -> Tensor | float:
+        """The variance to be taken off squares: Nicolas et al. 2025, Eq. (11), or what Alg. 1, line 19 says in its place.
+
+        As printed it is a²·Diag(SᵀS), the noise of a single client, and a number for each column of S where each coordinate
+        needs one. SᵀS = I, so it is read as a² in every coordinate.
+        """
+        if self.paper:
+            return noise * clients
+        return noise if subspace is None else noise * subspace.expected_diagonal()
+
+    def _received_subspace(self, packet: Packet, dim: int, seed: PublicSeed) -> Subspace:
+        tensors = {name: packet.arrays.get(f"subspace.{name}") for name in STATE}
+        if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+            raise WireError("the snapshot has no subspace. Its sender runs another algorithm, or another version of this one.")
+        try:
+            subspace = Subspace.from_tensors(tensors, seed=seed)  # type: ignore[arg-type]
+        except SketchfedError as error:
+            raise WireError(f"the subspace of the snapshot cannot be used: {error}") from error
+        if (subspace.dim, subspace.size) != (self._inner(dim), self._size(dim)):
+            raise WireError(
+                f"the snapshot's subspace has {subspace.size:,} of {subspace.dim:,} directions, and this client's settings say "
+                f"{self._size(dim):,} of {self._inner(dim):,}. Use the same configuration on both sides."
+            )
+        return subspace
+
+    def _values(self, packet: Packet, dim: int) -> Tensor:
+        return tensor_named(expect_kind(packet, self.name), "values", shape=(self._size(dim),))
+
+    @property
+    def _rule(self) -> UpdateRule | None:
+        return self.subspace.rule()
+
+    @property
+    def _adam(self) -> Adam:
+        return Adam(beta1=self.beta1, beta2=self.beta2, debias=self.debias, corrected_once=not self.paper)
+
+
+@dataclass(frozen=True, eq=False)
+class _Framed:
+    """A subspace of what a frame leaves."""
+
+    frame: Frame
+    subspace: Subspace
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.subspace.apply(self.frame.apply(x))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.frame.adjoint(self.subspace.adjoint(y))
+
+
+@lru_cache(maxsize=4)
+def _begun(rule: UpdateRule, dim: int, size: int, seed: PublicSeed) -> Subspace:
+    """All clients of a round use one object, so its probes are drawn once."""
+    return rule.begin(dim=dim, size=size, seed=seed)

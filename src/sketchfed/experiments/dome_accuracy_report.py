@@ -1,0 +1,183 @@
+"""The tables and the picture of accuracy at equal ε and equal bytes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import altair as alt
+from rich.console import Console
+
+from sketchfed.experiments.arms import Row, accuracy
+from sketchfed.experiments.private_accuracy_report import DATA, INSECURE, Contrast
+from sketchfed.experiments.tables import write_table
+from sketchfed.report.charts import INK, MUTED, PALETTE, save
+from sketchfed.report.units import shown_bytes, shown_epsilon
+
+LAST = 3  # scores that an accuracy is the mean of, as in tuning
+WHOLE = ("DP-FedAvg", "DP-Adam", "DP-Adam, not de-biased", "DP-Adam, smooth")
+RANDOM = "random sketch"
+LOOKS = {
+    "DP-FedAvg": MUTED,
+    "DP-Adam": INK,
+    "DP-Adam, not de-biased": "#a5adb8",
+    "DP-Adam, smooth": "#f4a259",
+    RANDOM: PALETTE[0],
+    "private_iterative": PALETTE[7],
+    "fresh": PALETTE[6],
+    "fresh, mean removed": "#9ad1d4",
+    "history_pca": PALETTE[3],
+    "incremental_svd": PALETTE[4],
+    "incremental_svd, smooth": PALETTE[2],
+    "fresh, smooth": PALETTE[1],
+}
+HEADINGS = (
+    *("data", "ε", "numbers", "method", "accuracy", "points against random", "points against DP-Adam"),
+    *("sent a round", "received a round", "captured", "ε spent", "clip", "rate", "seeds"),
+)
+
+Place = tuple[str, float, str, int]
+"""Data set, ε, method, and size."""
+Runs = Mapping[Place, Mapping[int, Row]]
+"""The runs of each place, by seed."""
+
+
+def write(rows: Sequence[Row], folder: Path) -> None:
+    """table.md, findings.md and figure.svg, and the tables on the terminal."""
+    runs = by_place(rows)
+    write_table(folder / "table.md", HEADINGS, [_line(place, runs) for place in runs], printed=(0, 1, 2, 3, 4, 5))
+    _write_findings(runs, folder / "findings.md")
+    Console().print(INSECURE)
+    save(figure(runs), folder / "figure.svg")
+
+
+def by_place(rows: Sequence[Row]) -> dict[Place, dict[int, Row]]:
+    places: dict[Place, dict[int, Row]] = {}
+    for row in rows:
+        key = row["key"]
+        places.setdefault((key["data"], key["epsilon"], key["method"], key["size"]), {})[key["seed"]] = row
+    order = list(LOOKS)
+    return dict(
+        sorted(places.items(), key=lambda item: (item[0][0] != "mnist", item[0][1], item[0][3], order.index(item[0][2])))
+    )
+
+
+def contrast(runs: Runs, place: Place, against: str) -> Contrast | None:
+    """What a place has more than another method at the same ε and, where that has one, size; paired by seed."""
+    data, epsilon, _, size = place
+    other = runs.get((data, epsilon, against, 0 if against in WHOLE else size), {})
+    seeds = [seed for seed in sorted(runs[place]) if seed in other]
+    if not seeds or place[2] == against:
+        return None
+    return Contrast(differences=tuple(100 * (_score(runs[place][seed]) - _score(other[seed])) for seed in seeds))
+
+
+def _score(row: Row) -> float:
+    return accuracy(row, last=LAST)
+
+
+def _line(place: Place, runs: Runs) -> list[str]:
+    data, epsilon, method, size = place
+    own = list(runs[place].values())
+    scores, spent = [_score(row) for row in own], [row["epsilon"] for row in own if "epsilon" in row]
+    shares = [share for row in own for share in row.get("captured", [])]
+    key = own[0]["key"]
+    return [
+        data,
+        f"{epsilon:g}",
+        f"{size:,}" if size else "all",
+        method,
+        f"{mean(scores):.4f}" + (f" ± {stdev(scores):.4f}" if len(scores) > 1 else ""),
+        str(contrast(runs, place, RANDOM) or "—") if size else "—",
+        str(contrast(runs, place, "DP-Adam") or "—"),
+        shown_bytes(mean(_up(row) for row in own)),
+        shown_bytes(mean(_down(row) for row in own)),
+        f"{100 * mean(shares):.2g} %" if shares and size else "—",
+        shown_epsilon(max(spent)) if spent else "—",
+        f"{key['clip']:g}",
+        f"{key['rate']:g}",
+        str(len(own)),
+    ]
+
+
+def _up(row: Row) -> float:
+    """Bytes that a client sends in a round."""
+    last = row["curve"][-1]
+    return float(last[3] / last[0] / row["key"]["clients"])
+
+
+def _down(row: Row) -> float:
+    """Bytes that a client which never misses a round receives in one."""
+    last = row["curve"][-1]
+    return float(last[5] / last[0])
+
+
+def _write_findings(runs: Runs, path: Path) -> None:
+    """Every method of some size against the random sketch of that size: a column a data set and ε, and the mean of all."""
+    everywhere = list(dict.fromkeys(place[:2] for place in runs))
+    lines = []
+    for size in sorted({place[3] for place in runs if place[3]}):
+        for method in LOOKS:
+            found = [
+                contrast(runs, (*where, method, size), RANDOM) if (*where, method, size) in runs else None
+                for where in everywhere
+            ]
+            if method == RANDOM or not any(found):
+                continue
+            shown = [str(each) if each else "—" for each in found]
+            lines.append([f"{size:,}", method, *shown, str(_over_all(found) or "—")])
+    names = [f"{DATA.get(data, data)}, ε = {epsilon:g}" for data, epsilon in everywhere]
+    write_table(path, ["numbers", "method", *names, "mean of all"], lines, printed=(0, 1, len(names) + 2))
+
+
+def _over_all(found: Sequence[Contrast | None]) -> Contrast | None:
+    """Differences of one seed averaged first, so that the seeds are what is counted; None while some lack places."""
+    there = [each.differences for each in found if each is not None]
+    if len(there) < len(found) or len({len(each) for each in there}) != 1:
+        return None
+    return Contrast(differences=tuple(mean(each) for each in zip(*there, strict=True)))
+
+
+def figure(runs: Runs) -> Any:
+    """Accuracy against the bytes that a client sends in a round, both for whole updates and for few numbers."""
+    lines = []
+    for data in dict.fromkeys(place[0] for place in runs):
+        panels: list[Any] = []
+        for epsilon in sorted({place[1] for place in runs}):
+            points = [
+                {
+                    "method": place[2],
+                    "bytes": mean(map(_up, own.values())),
+                    "accuracy": mean(scores),
+                    "low": mean(scores) - spread,
+                }
+                | {"high": mean(scores) + spread, "whole": place[3] == 0}
+                for place, own in runs.items()
+                if place[:2] == (data, epsilon)
+                for scores in [[_score(row) for row in own.values()]]
+                for spread in [stdev(scores) if len(scores) > 1 else 0.0]
+            ]
+            panels.append(_panel(points, runs, title=f"{DATA.get(data, data)}, ε = {epsilon:g}", first=not panels))
+        lines.append(alt.hconcat(*panels, spacing=18).resolve_scale(y="shared"))
+    subtitle = "means over seeds with one standard deviation; dots on the right send whole updates"
+    return alt.vconcat(*lines).properties(
+        title=alt.Title("Accuracy at equal ε against bytes a client sends a round", subtitle=subtitle)
+    )
+
+
+def _panel(points: Sequence[Mapping[str, Any]], runs: Runs, *, title: str, first: bool) -> Any:
+    present = [method for method in LOOKS if any(place[2] == method for place in runs)]
+    colours = alt.Scale(domain=present, range=[LOOKS[method] for method in present])
+    x = alt.X("bytes:Q", title="bytes", scale=alt.Scale(type="log", nice=False, padding=12)).axis(
+        format="~s", values=[300, 1_000, 3_000, 1e4, 3e4, 1e5], grid=False
+    )
+    y = alt.Y("accuracy:Q", title="test accuracy" if first else None, scale=alt.Scale(zero=False, nice=True)).axis(
+        format=".2f", tickCount=6
+    )
+    base = alt.Chart(alt.InlineData(values=list(points))).encode(
+        x, alt.Color("method:N", title=None, scale=colours, legend=alt.Legend(symbolType="circle", labelLimit=220))
+    )
+    spreads = base.mark_rule(strokeWidth=1.3).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
+    joined = base.transform_filter("!datum.whole").mark_line(strokeWidth=1.8).encode(y)
+    dots = base.mark_point(filled=True, size=38, opacity=1).encode(y)
+    return alt.layer(joined, spreads, dots).properties(width=235, height=230, title=alt.Title(title, fontSize=12, color=INK))

@@ -1,0 +1,296 @@
+"""DOME against Algorithm 1 of Nicolas et al. 2025, corrected, written out with dense matrices."""
+
+import numpy as np
+import pytest
+import torch
+
+from federation import SEED, advanced, data_of, federation, weights_of
+from problems import by_torch, dense_model
+from sketchfed.algorithms import Dome, RoundContext
+from sketchfed.algorithms.adam import Adam
+from sketchfed.algorithms.settings import SubspaceSettings
+from sketchfed.errors import InputError, WireError
+from sketchfed.protection import PrivacySettings, SecureSettings
+from sketchfed.subspaces import UPDATES, Subspace
+from sketchfed.training import LOSSES, LocalWork
+from sketchfed.vectors import flatten
+from sketchfed.wire import Packet, pack, unpack
+
+SIZE = 6
+
+
+def dome(
+    name: str = "incremental_svd",
+    *,
+    size: int = SIZE,
+    image: list[int] | None = None,
+    frequencies: int | None = None,
+    options: dict[str, object] | None = None,
+    **settings: object,
+) -> Dome:
+    given = {"local_steps": 1, "local_rate": 1.0, "global_rate": 0.05, "beta2": 0.999, "floor": 0.0} | settings
+    subspace = SubspaceSettings(name=name, size=size, image=image, frequencies=frequencies, options=options or {})
+    return Dome(subspace=subspace, **given)
+
+
+def columns(subspace: Subspace) -> torch.Tensor:
+    """S as a matrix."""
+    return subspace.adjoint(torch.eye(subspace.size, dtype=torch.float64)).T
+
+
+def mean_change(module, w: torch.Tensor, clients) -> torch.Tensor:
+    work = LocalWork(rate=1.0, steps=1)
+    loss = LOSSES["squares"]
+    return torch.stack([by_torch(module, loss, w.float(), data, work) - w.float() for data in clients]).mean(0).double()
+
+
+@pytest.mark.parametrize("remove_mean", [True, False])
+@pytest.mark.parametrize("name", UPDATES)
+def test_rounds_are_those_of_algorithm_1_for_every_rule(name, remove_mean):
+    """Lines 9 to 20 in float64, with S_t written out; S_t itself is compared with textbook forms where its rules are tested."""
+    algorithm, module, clients = dome(name, remove_mean=remove_mean), dense_model("mlp", hidden=[5]), data_of(3)
+    server = federation(algorithm, clients, module=dense_model("mlp", hidden=[5]))
+    w = flatten(module).double()
+    mean, square, corrected = torch.zeros_like(w), torch.zeros_like(w), torch.zeros_like(w)
+    for t in range(1, 9):
+        s = columns(server.algorithm.subspace_of(server.state.replica, SEED))
+        server.advance()
+        shift = corrected if remove_mean else torch.zeros_like(w)
+        g = s @ (s.T @ (mean_change(module, w, clients) - shift)) + shift  # lines 9, 10, 16, 17
+        mean = 0.9 * mean + 0.1 * g
+        square = 0.999 * square + 0.001 * g**2
+        corrected = mean / (1 - 0.9**t)
+        w = w + 0.05 * corrected / (square / (1 - 0.999**t)).clamp(min=1e-16).sqrt()
+        assert torch.allclose(weights_of(server).double(), w, atol=2e-3), t
+
+
+def test_the_whole_space_is_adam_as_torch_has_it():
+    module, clients = dense_model("mlp", hidden=[5]), data_of(3)
+    algorithm = Dome(
+        subspace=SubspaceSettings(name="whole"), local_steps=1, local_rate=1.0, global_rate=0.02, beta2=0.999, floor=0.0
+    )
+    server = advanced(federation(algorithm, clients, module=module), 10)
+    other = dense_model("mlp", hidden=[5])
+    optimizer = torch.optim.Adam(other.parameters(), lr=0.02, eps=1e-12)
+    for _ in range(10):
+        optimizer.zero_grad()
+        sum(LOSSES["squares"](other(data.x), data.y) for data in clients).div(3).backward()
+        optimizer.step()
+    assert torch.allclose(weights_of(server), flatten(other), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_clients_rebuild_the_subspace_from_what_is_broadcast(name):
+    """Those that share nothing but the seed and the updates, and miss rounds, end where the server is, bit for bit."""
+    settings = {"participation": 0.4, "remove_mean": True}
+    server = advanced(federation(dome(name, **settings), data_of(5), module=dense_model("mlp"), apart=True), 12)
+    together = advanced(federation(dome(name, **settings), data_of(5), module=dense_model("mlp")), 12)
+    assert torch.equal(weights_of(server), weights_of(together))
+    participant, replicas = server.engine.inner.participant, server.engine.inner.replicas
+    last = b"".join(server.ledger.updates)
+    for replica in replicas.values():
+        arrived = participant.receive(replica, last)
+        assert torch.equal(arrived.weights, weights_of(server))
+        assert torch.equal(arrived.moments["square"], server.state.replica.moments["square"])
+        mine, theirs = arrived.subspace.tensors(), server.state.replica.subspace.tensors()
+        assert all(torch.equal(mine[part], theirs[part]) for part in theirs)
+
+
+@pytest.mark.parametrize("name", ["fresh", "incremental_svd", "whole"])
+def test_in_a_frame_the_first_layer_moves_along_smooth_images_only(name):
+    """Inputs are images of 2 by 3, of which 4 frequencies count; clients that share nothing agree bit for bit."""
+    subspace = SubspaceSettings(name=name, size=None if name == "whole" else 8, image=[2, 3], frequencies=4)
+    algorithm = Dome(subspace=subspace, participation=0.6, local_steps=1, local_rate=1.0)
+    module = dense_model("mlp", hidden=[5])
+    first = flatten(module)
+    server = advanced(federation(algorithm, data_of(4), module=module, apart=True), 8)
+    together = advanced(federation(algorithm, data_of(4), module=dense_model("mlp", hidden=[5])), 8)
+    assert torch.equal(weights_of(server), weights_of(together))
+    moved = weights_of(server) - first
+    frame = server.algorithm._frame
+    assert frame.inner == len(moved) - 5 * 2
+    assert torch.allclose(frame.adjoint(frame.apply(moved)), moved, atol=1e-6)
+    assert moved[30:].abs().min() > 0 or name != "whole"
+    arrived = server.engine.inner.participant.receive(None, server._whole())
+    assert torch.equal(arrived.weights, weights_of(server))
+    assert 0 < server.algorithm.captured(server.state.replica, moved, SEED) <= 1.0 + 1e-6
+
+
+def test_both_directions_carry_as_many_numbers_as_there_are_directions():
+    sizes = {}
+    for hidden in (16, 160):
+        server = advanced(federation(dome(size=20), data_of(3), module=dense_model("mlp", hidden=[hidden])), 3)
+        sizes[hidden] = len(server.engine.replies[-1][0]), len(server.engine.tasks[-1][0])
+    assert sizes[16] == sizes[160]
+    assert max(sizes[16]) < 4 * 20 + 100
+
+
+def test_who_missed_rounds_gets_what_is_fewer_bytes_and_arrives_at_the_same_bits():
+    """A snapshot has the moments and the directions that are kept, so it grows, and replaying pays for longer."""
+    server = federation(dome(size=4, participation=1.0), data_of(3), module=dense_model("mlp", hidden=[5]))
+    participant = server.engine.inner._participant
+    start, seen = server.state.replica, set()
+    for _ in range(60):
+        server.advance()
+        task = server._task(0)
+        snapshot = server._whole()
+        assert len(task) <= len(snapshot)
+        by_task = participant.receive(start, task)
+        by_snapshot = participant.receive(None, snapshot)
+        for arrived in (by_task, by_snapshot):
+            assert torch.equal(arrived.weights, weights_of(server))
+        following = server.algorithm.subspace_of(by_snapshot, SEED).apply(torch.ones(len(start.weights)))
+        assert torch.equal(following, server.algorithm.subspace_of(by_task, SEED).apply(torch.ones(len(start.weights))))
+        seen.add(task == snapshot)
+    assert seen == {True, False}
+
+
+def test_numbers_of_gradients_are_those_of_the_changes_they_make():
+    server = advanced(federation(dome(remove_mean=True), data_of(3), module=dense_model("mlp")), 3)
+    replica, rate = server.state.replica, 0.3
+    context = RoundContext(round=replica.round, seed=SEED, client=0, replica=replica)
+    code = server.algorithm.code(len(replica.weights), context)
+    gradients = torch.randn(4, len(replica.weights), generator=torch.Generator().manual_seed(1))
+    assert code.offset is not None
+    assert torch.allclose(-rate * code.of_gradients(gradients, rate), code.apply(-rate * gradients), atol=1e-5)
+    mean = server.algorithm._adam.mean(replica.moments, replica.round)
+    assert torch.allclose(code.apply(mean), torch.zeros(SIZE), atol=1e-6)  # what everyone knows already is not sent
+
+
+PRIVATE = {
+    "trusted server": ({"unit": "client", "observer": "public"}, None),
+    "examples": ({"unit": "example"}, None),
+    "secure sums": ({"unit": "client", "name": "discrete_gaussian"}, {"survivors": 1.0}),
+    "examples in secure sums": ({"unit": "example", "name": "discrete_gaussian"}, {"survivors": 1.0}),
+}
+
+
+@pytest.mark.parametrize("kind", PRIVATE)
+@pytest.mark.parametrize("name", ["incremental_svd", "whole"])
+def test_rounds_are_private_at_both_levels_and_under_secure_sums(kind, name):
+    privacy, secure = PRIVATE[kind]
+    settings = PrivacySettings(epsilon=5.0, delta=1e-4, clip=0.5, insecure_noise_seed=3, **privacy)
+    subspace = SubspaceSettings(name=name, size=None if name == "whole" else 20)
+    algorithm = Dome(subspace=subspace, rounds=5, batch=4, local_steps=1, local_rate=1.0)
+    servers = [
+        advanced(
+            federation(
+                algorithm,
+                data_of(5),
+                module=dense_model("mlp"),
+                workers=workers,
+                privacy=settings,
+                secure=None if secure is None else SecureSettings(**secure),
+            ),
+            5,
+        )
+        for workers in (1, 3)
+    ]
+    assert torch.equal(weights_of(servers[0]), weights_of(servers[1]))
+    assert 0 < servers[0].epsilon <= 5.0
+    assert not servers[0].affordable()
+    assert unpack(servers[0].ledger.updates[-1]).scalars["noise"] > 0
+
+
+def test_de_biasing_takes_the_noise_off_second_moments():
+    """Gradients of nothing but noise: the squares' mean is zero within 5 standard errors, and far from it without (1e-6)."""
+    privacy = PrivacySettings(noise_multiplier=1e4, clip=1e-6, unit="client", observer="public", insecure_noise_seed=1)
+    means = {}
+    for debias in (True, False):
+        algorithm = dome(debias=debias, beta2=0.99, remove_mean=False, size=12)
+        server = advanced(federation(algorithm, data_of(4), module=dense_model("mlp"), privacy=privacy), 200)
+        noise = unpack(server.ledger.updates[-1]).scalars["noise"] * 12 / len(weights_of(server))
+        means[debias] = float(server.state.replica.moments["square"].mean() / noise) / (1 - 0.99**200)
+    effective = 12 * (1 + 0.99) / (1 - 0.99)  # numbers of noise that a mean over rounds that fade averages
+    spread = np.sqrt(2 / effective)
+    assert abs(means[True]) < 5 * spread
+    assert abs(means[False] - 1) < 5 * spread
+
+
+def test_as_printed_what_a_round_does_not_see_grows_without_end():
+    """Line 18 takes the corrected mean for the running one: 1/(1 − 0.9^t) each round. Corrected, it stays what it was."""
+    seen, unseen = Adam(beta1=0.9, beta2=0.999, debias=False), Adam(beta1=0.9, beta2=0.999, debias=False, corrected_once=False)
+    ends = {}
+    for adam in (seen, unseen):
+        moments = adam.begin(1)
+        moments = adam.updated(moments, torch.ones(1), 1, 0.0)
+        for t in range(2, 60):  # nothing is sensed: the mean alone is added back
+            moments = adam.updated(moments, adam.mean(moments, t - 1), t, 0.0)
+        ends[adam.corrected_once] = float(adam.mean(moments, 59))
+    assert ends[True] == pytest.approx(1.0, abs=1e-3)
+    assert ends[False] > 1e4
+
+
+def test_as_printed_nothing_is_left_of_second_moments():
+    """Line 19 takes off the noise of one client from every coordinate; that of the mean is 40 clients and dim/size less."""
+    privacy = PrivacySettings(noise_multiplier=1.0, clip=0.05, unit="client", observer="public", insecure_noise_seed=1)
+    left = {}
+    for paper in (True, False):
+        algorithm = Dome(
+            subspace=SubspaceSettings(name="history_pca", size=8), paper=paper, remove_mean=False, local_steps=1, local_rate=1.0
+        )
+        server = advanced(federation(algorithm, data_of(40), module=dense_model("mlp"), privacy=privacy), 5)
+        left[paper] = float((server.state.replica.moments["square"] > 0).float().mean())
+    assert left[True] == 0
+    assert left[False] > 0.2
+
+
+def test_bad_updates_and_snapshots_are_refused():
+    server = advanced(federation(dome(), data_of(3), module=dense_model("mlp")), 3)
+    replica, algorithm, dim = server.state.replica, server.algorithm, len(weights_of(server))
+    good = {"values": torch.zeros(SIZE)}
+    for arrays, scalars in (
+        ({"values": torch.zeros(SIZE + 1)}, {"noise": 0.0}),
+        (good, {"noise": -1.0}),
+        (good, {"noise": float("nan")}),
+        (good, {}),
+        ({"values": torch.full((SIZE,), float("nan"))}, {"noise": 0.0}),
+    ):
+        with pytest.raises((WireError, InputError)):
+            algorithm.follow(replica, Packet(kind="sensed", arrays=arrays, scalars=scalars), SEED)
+    snapshot = unpack(pack(algorithm.snapshot(replica, SEED)))
+    for name, other in (
+        ("subspace.rows", None),
+        ("subspace.rotation", torch.zeros(2, 3, dtype=torch.float64)),
+        ("subspace.counts", torch.tensor([SIZE + 1, 1, 1, 8])),
+        ("mean", torch.zeros(dim + 1)),
+    ):
+        arrays = {key: array for key, array in snapshot.arrays.items() if key != name} | (
+            {name: other} if other is not None else {}
+        )
+        with pytest.raises(WireError):
+            algorithm.received(Packet(kind="snapshot", arrays=arrays, scalars=dict(snapshot.scalars)), dim, SEED)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"beta1": 1.0}, "beta1"),
+        ({"floor": -1.0}, "floor"),
+        ({"global_momentum": 0.9}, "beta1"),
+        ({"paper": True, "name": "fresh"}, "history_pca"),
+        ({"image": [28]}, "height, width"),
+        ({"frequencies": 20}, "subspace.image"),
+        ({"name": "svd"}, "svd"),
+        ({"name": "fresh", "options": {"share": 0.5}}, "share"),
+        ({"name": "incremental_svd", "options": {"share": "half"}}, "share"),
+        ({"name": "whole"}, "size"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, said):
+    with pytest.raises(InputError, match=said):
+        dome(**settings)
+
+
+def test_a_size_that_leaves_no_room_is_refused_before_the_first_round():
+    with pytest.raises(InputError, match="Use a size"):
+        dome(size=60).resolved(100)
+
+
+def test_the_share_that_is_captured_is_that_of_the_next_round():
+    server = advanced(federation(dome(), data_of(3), module=dense_model("mlp")), 4)
+    replica = server.state.replica
+    inside = replica.subspace.adjoint(torch.ones(SIZE))
+    assert server.algorithm.captured(replica, inside, SEED) == pytest.approx(1.0, abs=1e-5)
+    everything = torch.randn(len(inside), generator=torch.Generator().manual_seed(1))
+    assert 0 < server.algorithm.captured(replica, everything, SEED) < 0.9

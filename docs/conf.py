@@ -50,6 +50,7 @@ myst_substitutions = {
     "partition_functions": tables.functions(PARTITIONS),
     "data_options": tables.data_options(),
     "sketch_options": tables.sketch_options(),
+    "subspace_options": tables.subspace_options(),
     "codec_options": tables.codec_options(),
     "settings_top": tables.settings(""),
     **{f"settings_{where}": tables.settings(where) for where in tables.STRUCTS},

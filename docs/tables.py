@@ -10,7 +10,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, Algorithm
-from sketchfed.algorithms.settings import CodecSettings, SketchSettings
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings
 from sketchfed.codecs import CODECS, Codec, make_codec
 from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.rounding import WIDTHS
@@ -19,6 +19,7 @@ from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.models import MODELS
 from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.sketches import SKETCHES
+from sketchfed.subspaces import UPDATES
 
 STRUCTS: dict[str, type] = {
     "data": DataSettings,
@@ -26,6 +27,7 @@ STRUCTS: dict[str, type] = {
     "algorithm": Algorithm,
     "sketch": SketchSettings,
     "codec": CodecSettings,
+    "subspace": SubspaceSettings,
     "privacy": PrivacySettings,
     "secure": SecureSettings,
     "engine": EngineSettings,
@@ -59,6 +61,9 @@ MEANINGS = {
     "codec.name": "One of the [codecs](codecs.md).",
     "codec.ratio": "Numbers of an update divided by parameters. Without `size` too: 0.1, or all if the codec can.",
     "codec.size": "The number of numbers itself. Excludes `ratio`.",
+    "dome.beta1": "How much of the running mean of changes a round leaves, Adam's β₁.",
+    "dome.beta2": "Likewise for their squares, β₂.",
+    "subspace.ratio": "Directions / parameters. Excludes `size`.",
     "engine.name": "Where the clients run; `local` is this process.",
 }
 """Meanings of keys that have no docstring of their own in the code."""
@@ -155,6 +160,11 @@ def data_options() -> str:
 def sketch_options() -> str:
     made = [[f"`{name}`", _fields(family, besides=("dim", "size", "seed"))] for name, family in SKETCHES.items()]
     return markdown_table(["family", "options"], [line for line in made if line[1]])
+
+
+def subspace_options() -> str:
+    made = [[f"`{name}`", rule.summary, _fields(rule, besides=()), rule.source] for name, rule in UPDATES.items()]
+    return markdown_table(["rule", "what it does", "options", "from"], made)
 
 
 def codec_options() -> str:

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 import sketchfed
 from sketchfed.algorithms import ALGORITHMS
-from sketchfed.algorithms.settings import CodecSettings, SketchSettings
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings
 from sketchfed.config import Config, DataSettings, EngineSettings, ModelSettings, load_config
 from sketchfed.protection import PrivacySettings, SecureSettings
 
@@ -181,13 +181,14 @@ LISTED = [
     ("sketches", "sketches", "SKETCHES"),
     ("algorithms", "algorithms", "ALGORITHMS"),
     ("codecs", "codecs", "CODECS"),
+    ("dome", "subspaces", "UPDATES"),
     ("running", "models", "MODELS"),
     ("data", "data", "DATA_SETS"),
     ("data", "data", "PARTITIONS"),
 ]
 STRUCTS = (
-    *(Config, DataSettings, ModelSettings, EngineSettings, SketchSettings, CodecSettings),
+    *(Config, DataSettings, ModelSettings, EngineSettings, SketchSettings, CodecSettings, SubspaceSettings),
     *(PrivacySettings, SecureSettings),
 )
-TABLES = {"data", "model", "algorithm", "sketch", "codec", "privacy", "secure", "engine", "options"}
+TABLES = {"data", "model", "algorithm", "sketch", "codec", "subspace", "privacy", "secure", "engine", "options"}
 """Fields that are tables of a configuration, or stand for the options of what a table names."""

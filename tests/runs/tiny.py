@@ -55,7 +55,10 @@ ALGORITHMS = {
         "algorithm": {"name": "dbcl", "participation": 0.5, "global_momentum": 0.5, "vary": 0.3, "public_start": True},
         "sketch": {"ratio": 0.5},
     },
-    "a subspace that follows": {"algorithm": {"name": "dome", "participation": 0.5}, "subspace": {"size": 8}},
+    "a subspace that follows": {
+        "algorithm": {"name": "dome", "participation": 0.5},
+        "subspace": {"name": "incremental_svd", "size": 8},
+    },
     "the printed subspace": {"algorithm": {"name": "dome", "paper": True}, "subspace": {"name": "history_pca", "size": 8}},
     "a frozen subspace": {"algorithm": {"name": "dome"}, "subspace": {"name": "frozen", "size": 8}},
     "a smooth subspace": {

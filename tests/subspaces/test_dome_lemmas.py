@@ -12,18 +12,15 @@ from scipy import stats
 
 from federation import data_of, federation
 from odds import mean_interval
-from problems import dense_model
 from sketchfed import PublicSeed
 from sketchfed.algorithms import Dome
 from sketchfed.algorithms.settings import SubspaceSettings
 from sketchfed.protection import PrivacySettings, SecureSettings
-from sketchfed.subspaces import UPDATES, Layered
-from sketchfed.vectors import Layout, flatten
+from sketchfed.subspaces import UPDATES
 from sketchfed.wire import Packet, unpack
 
 FALSE_ALARM = 1e-6
 DIM, SIZE, DEVIATION = 157, 12, 0.3
-RULES = [*UPDATES, Layered.name]
 
 
 def normal(*shape, seed):
@@ -31,10 +28,7 @@ def normal(*shape, seed):
 
 
 def updated(rule, rounds=5):
-    """A subspace that has followed gradients around a mean; or one that was drawn from the weights of a small model."""
-    if rule == Layered.name:
-        module = dense_model("mlp", hidden=[13])
-        return Layered().drawn(flatten(module), layout=Layout.of(module), size=SIZE, seed=PublicSeed(3))
+    """A subspace that has followed gradients around a mean."""
     made = UPDATES[rule]()
     subspace = made.begin(dim=DIM, size=SIZE, seed=PublicSeed(3), dtype=torch.float64)
     for number in range(rounds):
@@ -52,7 +46,7 @@ def square_norms(rows):
     return rows.square().sum(-1)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", UPDATES)
 class TestTheErrorOfNoise:
     """Lemma 3.1."""
 
@@ -70,7 +64,7 @@ class TestTheErrorOfNoise:
     def test_is_beside_that_of_what_lies_outside(self, rule):
         """‖g − S(Sᵀg + z)‖² = ‖(I − SSᵀ)g‖² + ‖z‖², for S is orthonormal."""
         subspace = updated(rule)
-        gradient = normal(subspace.dim, seed=7)
+        gradient = normal(DIM, seed=7)
         outside = gradient.square().sum() - subspace.apply(gradient).square().sum()
         found = subspace.adjoint(subspace.apply(gradient) + DEVIATION * normal(self.trials, SIZE, seed=9))
         errors = square_norms(found - gradient)
@@ -91,21 +85,20 @@ def is_freed(squares, signal, noise, deviations):
     return bool(((off > -reach) & (off < reach + 2 * x * deviations**2 / trials)).all())
 
 
+@pytest.mark.parametrize("rule", UPDATES)
 class TestSecondMoments:
     """Lemma 3.2, Eq. (11)."""
 
-    @pytest.mark.parametrize("rule", RULES)
     def test_are_freed_from_noise_by_the_diagonal_of_the_projection(self, rule):
         subspace, trials = updated(rule), 20_000
-        sensed = subspace.apply(normal(subspace.dim, seed=7) / 4)
+        sensed = subspace.apply(normal(DIM, seed=7) / 4)
         squares = subspace.adjoint(sensed + DEVIATION * normal(trials, SIZE, seed=9)).square()
         signal, diagonal = subspace.adjoint(sensed), subspace.diagonal()
-        deviations = DEVIATION * diagonal.double().sqrt()
+        deviations = DEVIATION * diagonal.sqrt()
         assert is_freed(squares, signal, DEVIATION**2 * diagonal, deviations)
         assert not is_freed(squares, signal, 0.0, deviations)
         assert not is_freed(squares, signal, DEVIATION**2, deviations)  # a² in each coordinate: Alg. 1, line 19
 
-    @pytest.mark.parametrize("rule", UPDATES)
     def test_are_freed_on_average_over_probes_by_the_expected_diagonal(self, rule):
         """A t bound for each coordinate, of means over 50 draws of the noise for each of 1,000 of the probes."""
         subspace, gradient, draws, trials = updated(rule), normal(DIM, seed=7) / 4, 1_000, 50
@@ -156,7 +149,8 @@ PROTECTIONS = {
 def rounds_of_noise(privacy, secure=None, *, rounds=40, tamper=dict, **work):
     """The numbers that a run broadcasts when nothing else is in them, and their variance as everyone is told."""
     work = {"local_rate": 0.5, "batch": 4, "local_steps": 1} | work
-    dome = Dome(subspace=SubspaceSettings(size=12), remove_mean=privacy.placement == "sent", global_rate=1e-6, **work)
+    settings = SubspaceSettings(name="incremental_svd", size=12)
+    dome = Dome(subspace=settings, remove_mean=privacy.placement == "sent", global_rate=1e-6, **work)
     server = federation(dome, data_of(8), privacy=privacy, secure=secure, tamper=tamper)
     values, told = [], []
     for _ in range(rounds):

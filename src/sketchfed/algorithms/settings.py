@@ -120,8 +120,8 @@ class CodecSettings:
 class SubspaceSettings:
     """In which directions changes are sent: how they are updated, how many they are, and the options of that update rule."""
 
-    name: str = "incremental_svd"
-    """An update rule, or 'whole' for all directions."""
+    name: str = "fresh"
+    """An [update rule](dome.md#update-rules), or `whole` for all directions."""
     ratio: float | None = None
     size: int | None = None
     """How many directions; 200 if neither this nor ratio = size/dim is said."""

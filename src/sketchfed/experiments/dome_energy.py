@@ -1,7 +1,7 @@
 """Nicolas et al. 2025: how much of the true gradient the subspace of each round captures, beside what it could capture."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sketchfed.algorithms import Replica, RoundContext
 from sketchfed.algorithms.dome import Dome
 from sketchfed.config import load_config
 from sketchfed.engines import LocalEngine, Participant
@@ -24,6 +25,7 @@ from sketchfed.subspaces import UPDATES
 from sketchfed.training import Trainer
 from sketchfed.training.threads import one_thread
 from sketchfed.vectors import flatten
+from sketchfed.wire import unpack
 from sketchfed.workload import Workload, from_config
 
 Floats = npt.NDArray[np.float64]
@@ -33,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 class Settings:
     """A run for each data set, size, rule and ε; 0 stands for training without clipping and noise.
 
-    A rule is a table: the `name` of [subspace], and the options of that rule. Rules that follow nothing have the same subspaces
+    A rule is what [subspace] says beside the size: its `name`, and options. Rules that follow nothing have the same subspaces
     with and without noise, and so they run without. `clips` has the clip norm of each size.
     """
 
@@ -68,10 +70,8 @@ def arms(settings: Settings) -> list[Arm]:
 
 
 def _follows(rule: Mapping[str, Any], size: int) -> bool:
-    if rule["name"] not in UPDATES:
-        return True
-    options = {option: value for option, value in rule.items() if option != "name"}
-    return UPDATES[rule["name"]](**options).tracked(size) > 0
+    kind = UPDATES[rule["name"]]
+    return kind(**{option.name: rule[option.name] for option in fields(kind) if option.name in rule}).tracked(size) > 0
 
 
 def _arm(settings: Settings, data: str, size: int, clip: float, rule: Mapping[str, Any], epsilon: float) -> Arm:
@@ -116,7 +116,7 @@ def followed(arm: Arm) -> Row:
 
     A number a round: `captured`, the share of its energy in S; `hindsight`, in the best subspace of the same size for all of
     this run's gradients; `past`, in as many leading directions of all gradients before it; `last`, in the direction of the one
-    before it; `cosine`, that between it and the change that everyone made of what was broadcast; and `sampling`, the share
+    before it; `cosine`, that between it and what everyone made of the broadcast; and `sampling`, the share
     of it that is due to measuring it on a sample. `ranks` are how many directions have 90 % and 99 % of it in hindsight.
     """
     with one_thread():
@@ -137,8 +137,7 @@ def followed(arm: Arm) -> Row:
                 break
             gradients.append(torch.nn.functional.normalize(gradient, dim=0))
             shares["captured"].append(share)
-            change = server.state.replica.moments["mean"] - algorithm.beta1 * replica.moments["mean"]
-            shares["cosine"].append(float(torch.nn.functional.cosine_similarity(change, gradient, dim=0)))
+            shares["cosine"].append(float(torch.nn.functional.cosine_similarity(_arrived(server, replica), gradient, dim=0)))
             shares["sampling"].append(sampling_share(parts))
         scores = [trainer.score(server.state.replica.weights, chunk) for chunk in workload.test_chunks()]
     gram = inner_products(gradients)
@@ -152,6 +151,16 @@ def followed(arm: Arm) -> Row:
     about = {"dim": trainer.dim, "diverged": diverged, "accuracy": workload.summarise(scores).accuracy}
     spent = {} if server.epsilon is None else {"epsilon": server.epsilon}
     return {"key": dict(arm.key), **about, **spent, "ranks": [rank(gram, 0.9), rank(gram, 0.99)], **short}
+
+
+def _arrived(server: Server, replica: Replica) -> Tensor:
+    """What the clients that started from this replica let everyone know of the change, `(dim,)`."""
+    context = RoundContext(round=replica.round, seed=server.seed, client=0, replica=replica)
+    code = server.algorithm.code(len(replica.weights), context)
+    values = unpack(server.ledger.updates[-1]).arrays["values"]
+    assert code is not None
+    assert isinstance(values, Tensor)
+    return code.adjoint(values if code.offset is None else values + code.offset)
 
 
 def _federation(arm: Arm) -> tuple[Workload, Trainer, Server, Dome]:

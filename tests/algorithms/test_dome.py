@@ -192,6 +192,21 @@ def test_rounds_are_private_at_both_levels_and_under_secure_sums(kind, name):
     assert unpack(servers[0].ledger.updates[-1]).scalars["noise"] > 0
 
 
+def test_what_is_taken_off_a_change_is_taken_off_its_local_steps():
+    """Three noisy steps from the same replica: with the mean removed the reply is less by its coordinates, and no more."""
+    privacy = PrivacySettings(unit="example", noise_multiplier=1e-6, clip=1e3, insecure_noise_seed=3)
+    replies = {}
+    for remove_mean in (True, False):
+        algorithm = dome(remove_mean=remove_mean, local_steps=3, batch=5, local_rate=0.1)
+        server = advanced(federation(algorithm, data_of(1), module=dense_model("mlp"), privacy=privacy), 1)
+        replica = advanced(federation(dome(), data_of(1), module=dense_model("mlp")), 2).state.replica
+        answer, _ = server.engine.inner._participant.answer(replica, data_of(1)[0], None, 0)
+        replies[remove_mean] = unpack(answer).arrays["values"]
+    mean = server.algorithm._adam.mean(replica.moments, replica.round)
+    assert torch.allclose(replies[False] - replies[True], replica.subspace.apply(mean), atol=1e-4)
+    assert replica.subspace.apply(mean).norm() > 1e-2
+
+
 def test_de_biasing_takes_the_noise_off_second_moments():
     """Gradients of nothing but noise: the squares' mean is zero within 5 standard errors, and far from it without (1e-6)."""
     privacy = PrivacySettings(noise_multiplier=1e4, clip=1e-6, unit="client", observer="public", insecure_noise_seed=1)

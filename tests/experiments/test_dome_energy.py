@@ -21,7 +21,7 @@ TINY = replace(
     delta=1e-4,
     sizes=[8],
     clips=[0.5],
-    rules=[{"name": "incremental_svd", "share": 0.75}, {"name": "fresh"}],
+    rules=[{"name": "incremental_svd", "share": 0.75}, {"name": "fresh", "image": [8, 8], "frequencies": 20}],
     rounds=4,
 )
 
@@ -108,6 +108,7 @@ def test_everything_runs_and_is_not_run_twice(tmp_path, monkeypatch):
     written = {file.name: file.read_text() for file in tmp_path.iterdir()}
     assert written.keys() == {"results.jsonl", "table.md", "figure.svg"}
     assert "| digits | no noise | 8 | incremental_svd, share 0.75 |" in written["table.md"]
+    assert "| digits | no noise | 8 | fresh, image [8, 8], frequencies 20 |" in written["table.md"]
     monkeypatch.setattr(experiment, "_federation", None)
     experiment.run(TINY, tmp_path)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == written

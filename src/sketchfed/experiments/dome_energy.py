@@ -133,6 +133,8 @@ def followed(arm: Arm) -> Row:
             try:
                 server.advance()
             except DivergedError:
+                if not gradients:
+                    raise
                 diverged = True
                 break
             gradients.append(torch.nn.functional.normalize(gradient, dim=0))

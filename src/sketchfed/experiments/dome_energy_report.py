@@ -24,7 +24,6 @@ _DASHES = {HINDSIGHT: [6, 3], PAST: [2, 2], RANDOM: [1, 4]}
 
 def write(rows: Sequence[Row], folder: Path) -> None:
     """table.md and figure.svg, and the table on the terminal."""
-    rows = [row for row in rows if row["captured"]]
     write_table(folder / "table.md", HEADINGS, [_line(row) for row in rows], printed=(0, 1, 2, 3, 5, 7, 10, 14))
     save(figure(rows), folder / "figure.svg")
 

@@ -106,9 +106,10 @@ def _noisy_codes(
 
     In each step the gradients of a hidden batch are encoded, clipped one by one, and added up, and noise goes on the sum:
     among `size` numbers instead of `dim`. The client goes on from what anyone could decode of that, so all that it sends is
-    a function of noisy sums. Where the server adds the noise there is one step, and what leaves here has none yet.
+    a function of noisy sums. Where the server adds the noise there is one step, and what leaves here has none yet. What is
+    taken off a change is taken off its steps, in equal parts.
     """
-    work, code = protection.algorithm.work, protection.code(context)
+    work, code, steps = protection.algorithm.work, protection.code(context), protection.noisy_steps
     assert work.batch is not None
     weights, total = replica.weights.clone(), torch.zeros(code.size)
     for batch, own in _batches(protection, examples, context, secret):
@@ -116,13 +117,13 @@ def _noisy_codes(
             summed = code.apply(trainer.clipped_sum(weights, batch, mechanism.clip))
         else:
             summed = torch.zeros(code.size)
-            for rows in _encoded(code, trainer, weights, batch, work.rate):
+            for rows in _encoded(code, trainer, weights, batch, work.rate * steps):
                 summed += mechanism.clipped_sum(rows)
         noisy = summed if protection.central else mechanism.noised(summed, own)
         change = noisy.mul(-work.rate / work.batch)
         total += change
-        if protection.noisy_steps > 1:
-            weights += trainer.gram(code.adjoint(change))
+        if steps > 1:
+            weights += trainer.gram(code.adjoint(change if code.offset is None else change + code.offset / steps))
     return total
 
 

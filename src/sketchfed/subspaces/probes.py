@@ -19,8 +19,9 @@ class Probes:
 
     Paper: Nicolas et al. 2025, Alg. 2, lines 12 to 14, which draws Gaussian vectors, takes their part outside U and
     orthonormalises them by a QR. Here the random vectors are the rows Ω of a balanced sketch: random signs on a random
-    partition of the coordinates. With A = UᵀΩᵀ, Q = (Ωᵀ − U·A)·L⁻ᵀ for the Cholesky factor L·Lᵀ = ΩΩᵀ − AᵀA, count × count,
-    where ΩΩᵀ is diagonal. So nothing but A and L is kept, a product with Q costs one with U and dim additions, and A costs
+    partition of the coordinates, so that ΩΩᵀ = D is diagonal. With A = UᵀΩᵀ and B = A·D^−½, kept × count,
+    Q = (Ωᵀ − U·A)·D^−½·F for any F with F·Fᵀ = (I − BᵀB)⁻¹. One is F = I + BᵀXB with X = C⁻ᵀ(I + C)⁻¹ for the Cholesky factor
+    C·Cᵀ = I − BBᵀ, kept × kept. So a product with Q costs one with U, dim additions and 4·kept·count more, and A costs
     kept·dim, where rows of a Hadamard transform would take log(dim) times as long. While there is no U, E[QQᵀ] is exactly
     count/dim of the identity, as for Gaussian vectors.
     """
@@ -30,22 +31,19 @@ class Probes:
         self.basis = basis
         self.kept = basis.rank if kept is None else kept
         self.sketch = Balanced(dim=basis.dim, size=count, seed=seed)
-        self.loads: Small = self.sketch.loads.numpy().astype(np.float64)
-        """The diagonal of ΩΩᵀ."""
-        self.overlap: Small = np.empty((0, count))
-        """A, kept × count."""
-        self.lower: Small | None = None
-        """L; None where there is no U, for then L·Lᵀ is diagonal."""
-        if self.kept == 0:
-            return
         sketched = self.sketch.apply(torch.from_numpy(basis.rows)).numpy().astype(np.float64)
-        self.overlap = small.product(basis.rotation[:, : self.kept].T, sketched)
-        self.lower = small.cholesky(np.diag(self.loads) - small.product(self.overlap.T, self.overlap))
-        if np.isnan(self.lower[0, 0]):
+        self.overlap: Small = small.product(basis.rotation[:, : self.kept].T, sketched)
+        """A, kept × count."""
+        self._lengths: Small = np.sqrt(self.sketch.loads.numpy().astype(np.float64))  # D^½
+        self._scaled: Small = self.overlap / self._lengths  # B
+        self._lower: Small = small.cholesky(np.eye(self.kept) - small.product(self._scaled, self._scaled.T))  # C
+        if self.kept and np.isnan(self._lower[0, 0]):
             raise InputError(
                 f"{count} probes beside {self.kept} directions do not span as many dimensions of {basis.dim:,}: they "
                 "nearly depend on each other. Use a smaller size."
             )
+        ones = np.eye(self.kept)
+        self._mixed: Small = small.solve_upper(self._lower, small.solve_lower(ones + self._lower, ones))  # X
 
     def coefficients(self, x: Tensor) -> Tensor:
         """Qᵀx: shape `(..., dim)` to `(..., count)`."""
@@ -66,28 +64,25 @@ class Probes:
         return found
 
     def solved(self, sketched: Small, inside: Small) -> Small:
-        """Qᵀx = L⁻¹(Ωx − AᵀUᵀx) from Ωx and Uᵀx, a row a vector."""
-        if self.lower is None:
-            return sketched / np.sqrt(self.loads)
-        outside = sketched - small.product(inside, self.overlap)
-        return np.ascontiguousarray(small.solve_lower(self.lower, outside.T).T)
+        """Qᵀx = Fᵀ·D^−½·(Ωx − AᵀUᵀx) from Ωx and Uᵀx, a row a vector."""
+        return self._turned((sketched - small.product(inside, self.overlap)) / self._lengths, self._mixed)
 
     def spread(self, coefficients: Small) -> tuple[Tensor, Small]:
-        """Q·c as two parts: Ωᵀz and the coefficients −A·z in U, with z = L⁻ᵀc, a row a vector."""
-        if self.lower is None:
-            z = coefficients / np.sqrt(self.loads)
-        else:
-            z = np.ascontiguousarray(small.solve_upper(self.lower, coefficients.T).T)
+        """Q·c as two parts: Ωᵀz and the coefficients −A·z in U, with z = D^−½·F·c, a row a vector."""
+        z = self._turned(coefficients, self._mixed.T) / self._lengths
         out = self.sketch.adjoint(torch.from_numpy(z).to(self.basis.dtype))
         return out, -small.product(z, self.overlap.T)
 
     @cached_property
     def inverse(self) -> Small:
-        """(L·Lᵀ)⁻¹."""
-        if self.lower is None:
-            return np.diag(1 / self.loads)
-        half = small.solve_lower(self.lower, np.eye(self.count))
-        return small.product(half.T, half)
+        """(D − AᵀA)⁻¹ = D^−½·(I + BᵀC⁻ᵀC⁻¹B)·D^−½."""
+        half = small.solve_lower(self._lower, self._scaled)
+        found: Small = (np.eye(self.count) + small.product(half.T, half)) / np.outer(self._lengths, self._lengths)
+        return found
+
+    def _turned(self, rows: Small, mixed: Small) -> Small:
+        """Each row times I + BᵀXB."""
+        return rows + small.product(small.product(small.product(rows, self._scaled.T), mixed), self._scaled)
 
     @property
     def _rotation(self) -> Small:

@@ -62,8 +62,8 @@ class Server:
         self.privacy = PrivacyLedger(protection.claim) if protection is not None and protection.privacy is not None else None
         self._shared_start = shared_start
         self._packed = (-1, b"")
-        self._frame = 0
-        self._frame = len(self._whole()) - self._whole_size()
+        self._overhead = 0
+        self._overhead = len(self._whole()) - self._whole_size()
 
     @property
     def round(self) -> int:
@@ -242,7 +242,7 @@ class Server:
     def _whole_size(self) -> int:
         """About the bytes of a whole model, without packing it."""
         arrays = self.algorithm.snapshot(self.state.replica, self.seed).arrays
-        return self._frame + sum(array.nbytes for array in arrays.values() if isinstance(array, Tensor))
+        return self._overhead + sum(array.nbytes for array in arrays.values() if isinstance(array, Tensor))
 
     def _whole(self) -> bytes:
         if self._packed[0] != self.round:

@@ -97,7 +97,7 @@ def _panel(rows: Sequence[Row], rules: Sequence[str], *, first: bool, named: boo
     dashes = alt.Scale(domain=names, range=[*([[1, 0]] * len(rules)), *_DASHES.values()])
     dash = alt.StrokeDash("line:N", title=None, scale=dashes, legend=legend)
     x = alt.X("round:Q", title="round", scale=alt.Scale(domain=[0, rounds], nice=False)).axis(grid=False, tickCount=4)
-    scale = alt.Scale(type="log", domain=[0.001, 1], nice=False)
+    scale = alt.Scale(type="log", domain=[0.0004, 1], nice=False)
     y = alt.Y("share:Q", title=DATA.get(key["data"], key["data"]) if first else None, scale=scale)
     y = y.axis(values=[0.001, 0.01, 0.1, 1], format="~%", labels=first)
     chart = alt.Chart(alt.InlineData(values=points)).mark_line(strokeWidth=1.8).encode(x, y, colour, dash)

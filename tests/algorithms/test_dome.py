@@ -227,7 +227,7 @@ def test_as_printed_what_a_round_does_not_see_grows_without_end():
     seen, unseen = Adam(beta1=0.9, beta2=0.999, debias=False), Adam(beta1=0.9, beta2=0.999, debias=False, corrected_once=False)
     ends = {}
     for adam in (seen, unseen):
-        moments = adam.begin(1)
+        moments = {"mean": torch.zeros(1), "square": torch.zeros(1)}
         moments = adam.updated(moments, torch.ones(1), 1, 0.0)
         for t in range(2, 60):  # nothing is sensed: the mean alone is added back
             moments = adam.updated(moments, adam.mean(moments, t - 1), t, 0.0)

@@ -29,9 +29,6 @@ class Adam:
     corrected_once: bool = True
     """False takes the corrected mean for the running one, as Nicolas et al. 2025, Alg. 1, line 18, has it printed."""
 
-    def begin(self, dim: int) -> dict[str, Tensor]:
-        return {"mean": torch.zeros(dim), "square": torch.zeros(dim)}
-
     def mean(self, moments: Moments, rounds: int) -> Tensor:
         """m̂ after so many rounds: the mean of what was seen, without the zeros that it began with."""
         if rounds == 0 or not self.corrected_once:

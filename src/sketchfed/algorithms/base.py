@@ -160,6 +160,11 @@ class Algorithm(ABC):
         return self
 
     @property
+    def warm_up(self) -> int:
+        """How many rounds ask for something else before training begins."""
+        return 0
+
+    @property
     def secret_start(self) -> bool:
         """Whether the first weights are the server's secret, instead of following from the public seed."""
         return False

@@ -14,8 +14,9 @@ from sketchfed.algorithms.linear import LinearCode, LinearMap
 from sketchfed.algorithms.settings import SubspaceSettings
 from sketchfed.errors import InputError, SketchfedError, WireError
 from sketchfed.seeds import PublicSeed
-from sketchfed.subspaces import Frame, Subspace, UpdateRule
+from sketchfed.subspaces import Frame, MeanImage, Subspace, UpdateRule, damped
 from sketchfed.subspaces.subspace import STATE
+from sketchfed.training import InputTrainer, Trainer
 from sketchfed.vectors import Layout
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
 
@@ -37,10 +38,11 @@ class Dome(Algorithm):
     taken off squares is that of the mean, diag(SSᵀ) times, not that of one client times Diag(SᵀS), which has the wrong length
     (line 19); and noise is calibrated by the accountant instead of Thm 3.3.
 
-    Two departures that help. `[subspace] image` confines the first layer to smooth images: then S_t, moments and steps are in
-    the frame's coordinates (`subspaces.Frame`). And means are not removed unless asked for: what S_t does not see of m̂ stays
-    in it for ever, which costs more than is gained (`experiments/dome-accuracy`). `[subspace] name = "whole"` sends all
-    coordinates: DP-Adam, with `debias` as in Tang et al. 2024.
+    Three departures that help. `[subspace] image` confines the first layer to smooth images: then S_t, moments and steps are
+    in the frame's coordinates (`subspaces.Frame`). With `centre` the first round asks for the mean image in place of a
+    gradient, and the first layer moves less along it (`subspaces.damped`). And means of gradients are not removed unless asked
+    for: what S_t does not see of m̂ stays in it for ever, which costs more than is gained. `[subspace] name = "whole"` sends
+    all coordinates: DP-Adam, with `debias` as in Tang et al. 2024.
     """
 
     subspace: SubspaceSettings = field(default_factory=SubspaceSettings)
@@ -79,6 +81,15 @@ class Dome(Algorithm):
                 f"algorithm.paper = true is the form as printed, whose update rule is 'history_pca', but subspace.name is "
                 f'{self.subspace.name!r}. Write [subspace] with name = "history_pca", or leave paper out.'
             )
+        if self.paper and self.subspace.centre:
+            raise InputError(
+                "algorithm.paper = true is the form as printed, which knows nothing of a mean image. Remove subspace.centre or "
+                "leave paper out."
+            )
+
+    @property
+    def warm_up(self) -> int:
+        return int(self.subspace.centre)
 
     def resolved(self, dim: int, clients: int | None = None) -> Self:
         planned = replace(
@@ -97,7 +108,8 @@ class Dome(Algorithm):
         return fit
 
     def begin(self, weights: Tensor) -> State:
-        return State(replica=Replica(round=0, weights=weights, moments=self._adam.begin(self._inner(len(weights)))))
+        moments = {name: torch.zeros(length) for name, length in self._lengths(len(weights)).items()}
+        return State(replica=Replica(round=0, weights=weights, moments=moments))
 
     def snapshot(self, replica: Replica, seed: PublicSeed) -> Packet:
         arrays = {"weights": replica.weights, **replica.moments}
@@ -108,26 +120,36 @@ class Dome(Algorithm):
     def received(self, packet: Packet, dim: int, seed: PublicSeed) -> Replica:
         expect_kind(packet, "snapshot")
         weights = tensor_named(packet, "weights", shape=(dim,))
-        moments = {name: tensor_named(packet, name, shape=(self._inner(dim),)) for name in ("mean", "square")}
+        moments = {name: tensor_named(packet, name, shape=(length,)) for name, length in self._lengths(dim).items()}
         index = int(number_named(packet, "round", least=0, most=2**63))
-        subspace = self._received_subspace(packet, dim, seed) if index and self._rule is not None else None
+        begun = index > self.warm_up and self._rule is not None
+        subspace = self._received_subspace(packet, dim, seed) if begun else None
         return Replica(round=index, weights=weights, moments=moments, subspace=subspace)
+
+    def local(self, trainer: Trainer, context: RoundContext) -> Trainer:
+        if context.round >= self.warm_up:
+            return trainer
+        asked = self._mean_image(trainer.dim).frame
+        return InputTrainer(trainer, start=asked.start, inputs=asked.rows.shape[1])
 
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         code = self.code(len(change), context)
         return code.packet(code.apply(change)), None
 
     def code(self, dim: int, context: RoundContext) -> LinearCode:
-        replica = context.replica
+        shape, replica = (self._size(dim),), context.replica
+        if context.round < self.warm_up:
+            return LinearCode(kind=self.name, shape=shape, map=self._mean_image(dim))
         subspace = self._first(dim, context.seed) if replica is None else self.subspace_of(replica, context.seed)
         offset = None
-        if replica is not None and self.remove_mean and replica.round:
-            expected = self._adam.mean(replica.moments, replica.round)
+        if replica is not None and self.remove_mean and replica.round > self.warm_up:
+            expected = self._adam.mean(replica.moments, replica.round - self.warm_up)
             offset = expected if subspace is None else subspace.apply(expected)
         known: LinearMap | None = subspace
-        if self._frame is not None:
-            known = self._frame if subspace is None else _Framed(self._frame, subspace)
-        return LinearCode(kind=self.name, shape=(self._size(dim),), map=known, offset=offset)
+        frame = self._frame_of(replica)
+        if frame is not None:
+            known = frame if subspace is None else _Framed(frame, subspace)
+        return LinearCode(kind=self.name, shape=shape, map=known, offset=offset)
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         return float(self._values(packet, dim).norm())
@@ -139,23 +161,31 @@ class Dome(Algorithm):
         return replace(state, replica=self.follow(state.replica, update, seed)), update
 
     def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
-        dim, rounds, subspace = len(replica.weights), replica.round + 1, self.subspace_of(replica, seed)
+        dim, subspace = len(replica.weights), self.subspace_of(replica, seed)
         sensed = tensor_named(expect_kind(update, "sensed"), "values", shape=(self._size(dim),))
         noise = number_named(update, "noise", least=0.0, most=1e30)
+        if replica.round < self.warm_up:
+            centre = self._mean_image(dim).direction(sensed)
+            return replace(replica, round=replica.round + 1, moments={**replica.moments, "centre": centre})
+        steps = replica.round - self.warm_up
         change = sensed if subspace is None else subspace.adjoint(sensed)
         if self.remove_mean:
-            change = change + self._adam.mean(replica.moments, replica.round)
-        moments = self._adam.updated(replica.moments, change, rounds, self._noise_of(subspace, noise, update.clients))
-        step = self._adam.step(moments, rounds, floor=self.floor, least=noise * len(sensed) / len(change))
-        if self._frame is not None:
-            step = self._frame.adjoint(step)
+            change = change + self._adam.mean(replica.moments, steps)
+        moments = self._adam.updated(replica.moments, change, steps + 1, self._noise_of(subspace, noise, update.clients))
+        step = self._adam.step(moments, steps + 1, floor=self.floor, least=noise * len(sensed) / len(change))
+        frame = self._frame_of(replica)
+        if frame is not None:
+            step = frame.adjoint(step)
         weights = torch.add(replica.weights, step, alpha=self.rate_at(replica.round))
         if subspace is not None:
             assert self._rule is not None
             subspace = self._rule.updated(subspace, estimate=change)
-        return replace(replica, round=rounds, weights=weights, moments=moments, subspace=subspace)
+        moments = {**replica.moments, **moments}
+        return replace(replica, round=replica.round + 1, weights=weights, moments=moments, subspace=subspace)
 
-    def captured(self, replica: Replica, gradient: Tensor, seed: PublicSeed) -> float:
+    def captured(self, replica: Replica, gradient: Tensor, seed: PublicSeed) -> float | None:
+        if replica.round < self.warm_up:
+            return None
         context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
         sent = self.code(len(gradient), context).mapped(gradient)
         return float(sent.double().square().sum() / gradient.double().square().sum())
@@ -167,6 +197,21 @@ class Dome(Algorithm):
     def _first(self, dim: int, seed: PublicSeed) -> Subspace | None:
         rule = self._rule
         return None if rule is None else _begun(rule, self._inner(dim), self._size(dim), seed)
+
+    def _frame_of(self, replica: Replica | None) -> Frame | None:
+        """To what the next round's changes are confined, with the mean image damped once it is known."""
+        if self._frame is None or replica is None or not self.warm_up:
+            return self._frame
+        return damped(self._frame, replica.moments["centre"])
+
+    def _mean_image(self, dim: int) -> MeanImage:
+        assert self._frame is not None, "call fitted(module) first"
+        return MeanImage(self._frame, self._size(dim))
+
+    def _lengths(self, dim: int) -> dict[str, int]:
+        """What is remembered of earlier rounds, and how many numbers each of it has."""
+        centre = {"centre": len(self._frame.rows)} if self._frame is not None and self.warm_up else {}
+        return {"mean": self._inner(dim), "square": self._inner(dim)} | centre
 
     def _inner(self, dim: int) -> int:
         """Coordinates in which moments and subspaces are."""

@@ -129,13 +129,15 @@ class SubspaceSettings:
     """Height and width of the images whose pixels are the inputs of the first layer: that moves along smooth ones only."""
     frequencies: int | None = None
     """How many of the lowest frequencies of an image, a channel, count as smooth; 60 if absent."""
+    centre: bool = False
+    """Whether the first round asks for the mean image, and the first layer's changes along it count a fifth from then on."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name not in (known := [*UPDATES, WHOLE]):
             raise UnknownNameError("update rule", self.name, known)
         whole = self.name == WHOLE
-        own = ["name", "image", "frequencies", *([] if whole else ["ratio", "size"])]
+        own = ["name", "image", "frequencies", "centre", *([] if whole else ["ratio", "size"])]
         options = {} if whole else {option.name: option for option in fields(UPDATES[self.name])}
         given = [key for key in ("ratio", "size") if getattr(self, key) is not None] + list(self.options)
         check_keys("subspace", given, [*own, *options])
@@ -149,13 +151,18 @@ class SubspaceSettings:
                 f"subspace.frequencies = {self.frequencies} is a number of frequencies of images, at least 1. "
                 "Say subspace.image = [height, width] too."
             )
+        if self.centre and self.image is None:
+            raise InputError(
+                "subspace.centre asks for the mean image, in frequencies of images of a known size. Say subspace.image = "
+                "[height, width] too, or remove subspace.centre and subtract the mean from the inputs yourself."
+            )
         self.rule()
 
     @property
     def label(self) -> str:
         """The rule and the size, in a few words."""
         size = "" if self.name == WHOLE else f" {_size_label(self.ratio, self.size or DEFAULT_DIRECTIONS)}"
-        return f"{self.name}{size}{' smooth' if self.image else ''}"
+        return f"{self.name}{size}{' smooth' if self.image else ''}{' centred' if self.centre else ''}"
 
     def rule(self) -> UpdateRule | None:
         """None where changes are sent as they are."""

@@ -35,8 +35,9 @@ FREQUENCIES = 60
 SMOOTH = {"image": [28, 28], "frequencies": FREQUENCIES}
 
 
-def _dome(name: str, *, clip: float = 1.0, smooth: bool = False, **algorithm: Any) -> Method:
-    tables = {"algorithm": {"name": "dome", **algorithm}, "subspace": {"name": name} | (SMOOTH if smooth else {})}
+def _dome(name: str, *, clip: float = 1.0, smooth: bool = False, centre: bool = False, **algorithm: Any) -> Method:
+    subspace = {"name": name} | (SMOOTH | {"centre": centre} if smooth else {})
+    tables = {"algorithm": {"name": "dome", **algorithm}, "subspace": subspace}
     return Method(tables=tables, rate=0.05, clip=clip, whole=name == "whole", shortens=name != "whole", smooth=smooth)
 
 
@@ -58,8 +59,14 @@ METHODS: dict[str, Method] = {
     "incremental_svd": _dome("incremental_svd", clip=2.0),
     "incremental_svd, smooth": _dome("incremental_svd", clip=2.0, smooth=True),
     "fresh, smooth": _dome("fresh", smooth=True),
+    "DP-Adam, centred": _dome("whole", smooth=True, centre=True),
+    "incremental_svd, centred": _dome("incremental_svd", clip=2.0, smooth=True, centre=True),
+    "fresh, centred": _dome("fresh", smooth=True, centre=True),
 }
-"""What is compared. `smooth` arms move the first layer along low frequencies only, and have Adam's moments there."""
+"""What is compared. `smooth` arms move the first layer along low frequencies only, and have Adam's moments there.
+
+`centred` arms are smooth, ask for the mean image in their first round, and move less along it.
+"""
 WHERE = ("data", "epsilon", "method", "size")
 
 

@@ -15,7 +15,7 @@ from sketchfed.report.charts import INK, MUTED, PALETTE, save
 from sketchfed.report.units import shown_bytes, shown_epsilon
 
 LAST = 3  # scores that an accuracy is the mean of, as in tuning
-WHOLE = ("DP-FedAvg", "DP-Adam", "DP-Adam, not de-biased", "DP-Adam, smooth")
+WHOLE = ("DP-FedAvg", "DP-Adam", "DP-Adam, not de-biased", "DP-Adam, smooth", "DP-Adam, centred")
 RANDOM = "random sketch"
 LOOKS = {
     "DP-FedAvg": MUTED,
@@ -29,7 +29,10 @@ LOOKS = {
     "history_pca": PALETTE[3],
     "incremental_svd": PALETTE[4],
     "incremental_svd, smooth": PALETTE[2],
-    "fresh, smooth": PALETTE[1],
+    "fresh, smooth": "#f7c59f",
+    "DP-Adam, centred": "#8c4a00",
+    "incremental_svd, centred": "#b5838d",
+    "fresh, centred": PALETTE[1],
 }
 FAR_BELOW = "private_iterative"
 """All the noise in every client's steps: too far from the others to be drawn beside them."""

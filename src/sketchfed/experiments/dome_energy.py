@@ -130,6 +130,7 @@ def followed(arm: Arm) -> Row:
             parts = [captured.descent(trainer, replica.weights, chunk, own) for chunk in sample]
             gradient = reduce(torch.add, parts)
             share = algorithm.captured(replica, gradient, server.seed)
+            assert share is not None, "every round of these rules carries gradients"
             try:
                 server.advance()
             except DivergedError:

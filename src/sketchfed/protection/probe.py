@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sketchfed.algorithms import Replica, RoundContext
+from sketchfed.algorithms import Replica, RoundContext, State
 from sketchfed.protection.protection import Protection
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Trainer
@@ -18,6 +18,8 @@ def norms(
     """The setting that clips, its value, and the norms at the first weights of what it would clip."""
     algorithm = protection.algorithm
     replica = algorithm.received(algorithm.snapshot(replica, seed), trainer.dim, seed)
+    for _ in range(algorithm.warm_up):
+        replica = _warmed(protection, trainer, replica, data, seed)
     context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
     trainer = algorithm.local(trainer, context)
     if protection.privacy is None or (protection.secure is not None and protection.in_steps):
@@ -32,6 +34,16 @@ def norms(
         code, rate = protection.code(context), algorithm.work.rate
         gradients = [code.of_gradients(rows, rate) for rows in gradients]
     return "privacy.clip", protection.privacy.clip, torch.cat([rows.norm(dim=1) for rows in gradients])
+
+
+def _warmed(protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], seed: PublicSeed) -> Replica:
+    """The replica after a round without noise: the first in which training happens is what matters."""
+    context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
+    algorithm, code = protection.algorithm, protection.code(context)
+    warm = algorithm.local(trainer, context)
+    trained = [warm.train(replica.weights, each, algorithm.work, context.own) - replica.weights for each in data]
+    packets = [code.packet(code.apply(change)) for change in trained]
+    return algorithm.server(State(replica=replica), packets, seed)[0].replica
 
 
 def _changes(protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], context: RoundContext) -> Tensor:

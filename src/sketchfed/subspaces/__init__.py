@@ -1,6 +1,7 @@
 """Subspaces that follow the gradients: every party rebuilds them from the shared seed and what was broadcast."""
 
 from sketchfed.subspaces.basis import Basis, Extension
+from sketchfed.subspaces.centre import MeanImage, damped
 from sketchfed.subspaces.frame import Frame
 from sketchfed.subspaces.fresh import Fresh
 from sketchfed.subspaces.frozen import Frozen
@@ -19,9 +20,11 @@ __all__ = [
     "Frozen",
     "HistoryPca",
     "IncrementalSvd",
+    "MeanImage",
     "Probes",
     "Subspace",
     "UpdateRule",
+    "damped",
 ]
 
 UPDATES: dict[str, type[UpdateRule]] = {rule.name: rule for rule in (HistoryPca, IncrementalSvd, Frozen, Fresh)}

@@ -4,6 +4,7 @@ from torch import nn
 
 from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LocalWork, Score, Trainer
+from sketchfed.training.inputs import InputTrainer
 from sketchfed.training.losses import LOSSES, Loss, loss_named
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
 
@@ -11,6 +12,7 @@ __all__ = [
     "LOSSES",
     "AutogradTrainer",
     "Examples",
+    "InputTrainer",
     "LocalWork",
     "Loss",
     "PerceptronTrainer",

@@ -13,7 +13,8 @@ from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.protection.probe import norms
 from sketchfed.subspaces import Frame, MeanImage, damped
 from sketchfed.subspaces.centre import DAMPING
-from sketchfed.training import Examples, InputTrainer, LocalWork, make_trainer
+from sketchfed.training import Examples, LocalWork, make_trainer
+from sketchfed.training.inputs import InputTrainer
 from sketchfed.vectors import Layout, flatten
 from sketchfed.wire import Packet, unpack
 

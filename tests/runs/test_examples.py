@@ -28,16 +28,20 @@ def test_an_example_can_be_read_and_completed(file):
 
 
 def test_there_are_examples_of_every_algorithm():
-    assert {load_config(file).algorithm.name for file in FILES} >= {"iterative", "fetchsgd", "dbcl"}
+    assert {load_config(file).algorithm.name for file in FILES} >= {"iterative", "fetchsgd", "dbcl", "dome"}
     assert len(FILES) >= 5
 
 
-REPEATABLE = {"dbcl": ["algorithm.public_start=true"], "private-secure": ["privacy.insecure_noise_seed=1"]}
+REPEATABLE = {
+    "dbcl": ["algorithm.public_start=true"],
+    "dome": ["privacy.insecure_noise_seed=1"],
+    "private-secure": ["privacy.insecure_noise_seed=1"],
+}
 
 
 @pytest.mark.parametrize(
     ("name", "rounds", "accuracy"),
-    [("dbcl", 20, 0.4), ("digits-iterative", 20, 0.5), ("own-model", 8, 0.9), ("private-secure", 10, 0.25)],
+    [("dbcl", 20, 0.4), ("digits-iterative", 20, 0.5), ("dome", 20, 0.25), ("own-model", 8, 0.9), ("private-secure", 10, 0.25)],
 )
 def test_an_example_that_needs_no_file_trains(name, rounds, accuracy):
     changes = [f"algorithm.rounds={rounds}", "engine.evaluate_every=5", *REPEATABLE.get(name, [])]

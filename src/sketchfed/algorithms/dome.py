@@ -16,7 +16,8 @@ from sketchfed.errors import InputError, SketchfedError, WireError
 from sketchfed.seeds import PublicSeed
 from sketchfed.subspaces import Frame, MeanImage, Subspace, UpdateRule, damped
 from sketchfed.subspaces.subspace import STATE
-from sketchfed.training import InputTrainer, Trainer
+from sketchfed.training import Trainer
+from sketchfed.training.inputs import InputTrainer
 from sketchfed.vectors import Layout
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
 
@@ -138,7 +139,7 @@ class Dome(Algorithm):
 
     def code(self, dim: int, context: RoundContext) -> LinearCode:
         shape, replica = (self._size(dim),), context.replica
-        if context.round < self.warm_up:
+        if context.round < self.warm_up and self._frame is not None:
             return LinearCode(kind=self.name, shape=shape, map=self._mean_image(dim))
         subspace = self._first(dim, context.seed) if replica is None else self.subspace_of(replica, context.seed)
         offset = None

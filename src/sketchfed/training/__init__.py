@@ -4,7 +4,6 @@ from torch import nn
 
 from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LocalWork, Score, Trainer
-from sketchfed.training.inputs import InputTrainer
 from sketchfed.training.losses import LOSSES, Loss, loss_named
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
 
@@ -12,7 +11,6 @@ __all__ = [
     "LOSSES",
     "AutogradTrainer",
     "Examples",
-    "InputTrainer",
     "LocalWork",
     "Loss",
     "PerceptronTrainer",

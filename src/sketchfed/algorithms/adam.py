@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sketchfed.kernels import directions
@@ -20,6 +19,7 @@ class Adam:
     """Kingma & Ba 2015, with the second moment freed from noise as by Tang et al. 2024 and Nicolas et al. 2025, Alg. 1.
 
     Numbers are float32. Every operation is on coordinates alone, or a sum in a fixed order: all parties compute the same bits.
+    Products and sums are apart, because `torch.add(…, alpha=…)` fuses them on some processors and not on others.
     """
 
     beta1: float
@@ -37,13 +37,13 @@ class Adam:
 
     def updated(self, moments: Moments, change: Tensor, rounds: int, noise: Tensor | float) -> dict[str, Tensor]:
         """The moments after `rounds` rounds, of which the last saw `change`, with noise of this variance in each coordinate."""
-        mean = torch.add(moments["mean"] * self.beta1, change, alpha=1 - self.beta1)
+        mean = moments["mean"] * self.beta1 + change * (1 - self.beta1)
         if not self.corrected_once:
             mean /= 1 - self.beta1**rounds
         squares = change.square()
         if self.debias:
             squares -= noise
-        square = torch.add(moments["square"] * self.beta2, squares, alpha=1 - self.beta2)
+        square = moments["square"] * self.beta2 + squares * (1 - self.beta2)
         return {"mean": mean, "square": square}
 
     def step(self, moments: Moments, rounds: int, *, floor: float, least: float) -> Tensor:

@@ -225,7 +225,7 @@ class Algorithm(ABC):
         velocity = None
         if replica.velocity is not None:
             direction = velocity = self.global_momentum * replica.velocity + direction
-        weights = torch.add(replica.weights, direction, alpha=self.rate_at(replica.round))
+        weights = replica.weights + direction * self.rate_at(replica.round)  # not fused: the same bits on every processor
         return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity)
 
 

@@ -177,7 +177,7 @@ class Dome(Algorithm):
         frame = self._frame_of(replica)
         if frame is not None:
             step = frame.adjoint(step)
-        weights = torch.add(replica.weights, step, alpha=self.rate_at(replica.round))
+        weights = replica.weights + step * self.rate_at(replica.round)
         if subspace is not None:
             assert self._rule is not None
             subspace = self._rule.updated(subspace, estimate=change)

@@ -63,7 +63,7 @@ def main(*, folder: Path, quick: bool = False) -> None:
 
 
 class Follower:
-    """A subspace, full of directions, and what was sensed in it: a step is all that a party computes between two rounds."""
+    """A subspace, full of directions, and what was sensed in it: a step is what following it takes between two rounds."""
 
     def __init__(self, rule: UpdateRule, plan: Plan) -> None:
         self.rule = rule

@@ -63,6 +63,12 @@ def refusal(tables, *changes) -> str:
     return str(refused.value)
 
 
+@pytest.mark.parametrize("image", [[28.0, 28.0], ["a", 8], [8, True]])
+def test_a_list_with_a_wrong_entry_is_refused_whole(image):
+    with pytest.raises(InputError, match=r"subspace\.image must be an integer, got "):
+        load_config({"algorithm": {"name": "dome"}, "subspace": {"image": image}})
+
+
 def test_a_full_file_becomes_frozen_settings(tmp_path):
     (tmp_path / "full.toml").write_text(FULL)
     config = load_config(tmp_path / "full.toml")

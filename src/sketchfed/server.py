@@ -8,8 +8,6 @@ from functools import partial
 from secrets import token_hex
 from statistics import median
 
-from torch import Tensor
-
 from sketchfed.algorithms import Algorithm, RoundContext, State
 from sketchfed.algorithms.base import cohort
 from sketchfed.engines.base import Engine
@@ -22,7 +20,7 @@ from sketchfed.protection.sums import noised_sum, recovered_sum
 from sketchfed.protection.terms import terms_of
 from sketchfed.secure import SecureServer, run_stages
 from sketchfed.seeds import PublicSeed
-from sketchfed.wire import Packet, pack, unpack
+from sketchfed.wire import Packet, pack, packed_size, unpack
 
 log = logging.getLogger("sketchfed")
 
@@ -40,7 +38,7 @@ class Ledger:
     known: dict[int, int] = field(default_factory=dict)
     """The round of each client's replica, as of its last reply."""
     updates: list[bytes] = field(default_factory=list)
-    """The latest updates, as broadcast, for those who missed them: no more than a whole model has bytes."""
+    """The latest updates, as broadcast, for those who missed them: about as many bytes as a whole model has."""
 
 
 class Server:
@@ -62,8 +60,6 @@ class Server:
         self.privacy = PrivacyLedger(protection.claim) if protection is not None and protection.privacy is not None else None
         self._shared_start = shared_start
         self._packed = (-1, b"")
-        self._overhead = 0
-        self._overhead = len(self._whole()) - self._whole_size()
 
     @property
     def round(self) -> int:
@@ -233,16 +229,18 @@ class Server:
         return replay if len(replay) < self._whole_size() else self._whole()
 
     def _remember(self, update: bytes) -> None:
-        """Keep an update for those who missed it, and forget those that a whole model is cheaper than."""
-        updates, most = self.ledger.updates, self._whole_size()
+        """Keep an update for those who missed it, and forget those that a whole model is cheaper than.
+
+        Snapshots of adaptive algorithms shrink and grow again, by less than half.
+        """
+        updates, most = self.ledger.updates, self._whole_size() * (2 if self.algorithm.adaptive else 1)
         updates.append(update)
         while sum(map(len, updates)) > most:
             updates.pop(0)
 
     def _whole_size(self) -> int:
-        """About the bytes of a whole model, without packing it."""
-        arrays = self.algorithm.snapshot(self.state.replica, self.seed).arrays
-        return self._overhead + sum(array.nbytes for array in arrays.values() if isinstance(array, Tensor))
+        """The bytes of a whole model, without packing it."""
+        return packed_size(self.algorithm.snapshot(self.state.replica, self.seed))
 
     def _whole(self) -> bytes:
         if self._packed[0] != self.round:

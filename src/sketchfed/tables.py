@@ -101,7 +101,7 @@ def check_type(value: Any, kind: Any, place: str) -> None:
 
 
 def _refusal(text: str, table: Table, kind: type, where: str) -> InputError:
-    keys = text.rpartition("`$.")[2].rstrip("`").split(".")
+    keys = re.sub(r"\[[^]]*\]", "", text.rpartition("`$.")[2].rstrip("`")).split(".")  # of a list, all of it is shown
     value: Any = table
     for key in keys:
         value = value[key]

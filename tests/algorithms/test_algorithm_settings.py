@@ -1,5 +1,7 @@
 """Settings that all algorithms share, the tables [sketch] and [codec], and snapshots."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -67,6 +69,15 @@ def test_local_work_is_one_pass_over_all_examples_unless_told_otherwise():
     told = FedAvg(local_rate=0.2, local_steps=4, batch=8, local_momentum=0.9, weight_decay=0.01)
     assert told.work == LocalWork(rate=0.2, steps=4, batch=8, momentum=0.9, decay=0.01)
     assert FedAvg(local_epochs=3).work == LocalWork(rate=0.1, epochs=3)
+
+
+def test_the_servers_step_shrinks_linearly_to_its_final_rate():
+    """And moves weights by that much, in every algorithm: `moved` and `rate_at` are shared."""
+    algorithm = FedAvg(rounds=5, global_rate=2.0, final_rate=0.5)
+    assert [algorithm.rate_at(index) for index in range(7)] == [2.0, 1.75, 1.5, 1.25, 1.0, 1.0, 1.0]
+    assert FedAvg(rounds=1, global_rate=2.0, final_rate=0.5).rate_at(0) == 2.0
+    replica = replace(algorithm.begin(torch.zeros(3)).replica, round=4)
+    assert algorithm.moved(replica, torch.ones(3)).weights.tolist() == [1.0] * 3
 
 
 def test_seeds_of_rounds_and_clients_are_all_different():

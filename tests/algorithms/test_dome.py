@@ -1,5 +1,7 @@
 """DOME against Algorithm 1 of Nicolas et al. 2025, corrected, written out with dense matrices."""
 
+from hashlib import sha256
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,13 @@ from sketchfed.vectors import flatten
 from sketchfed.wire import Packet, pack, unpack
 
 SIZE = 6
+DIGESTS = {
+    "history_pca": ("b958e4856598", "2c6e54a42984"),
+    "incremental_svd": ("e450d02c74e4", "29c27549c9c5"),
+    "frozen": ("c1348833a74c", "b8c015cddf8f"),
+    "fresh": ("4fce43393915", "0803bbfc22db"),
+    "whole": ("c1b175e123e3", "42de65944bb8"),
+}
 
 
 def dome(
@@ -129,12 +138,13 @@ def test_who_missed_rounds_gets_what_is_fewer_bytes_and_arrives_at_the_same_bits
     """A snapshot has the moments and the directions that are kept, so it grows, and replaying pays for longer."""
     server = federation(dome(size=4, participation=1.0), data_of(3), module=dense_model("mlp", hidden=[5]))
     participant = server.engine.inner._participant
-    start, seen = server.state.replica, set()
+    start, seen, sent = server.state.replica, set(), []
     for _ in range(60):
         server.advance()
+        sent.append(server.ledger.updates[-1])
         task = server._task(0)
         snapshot = server._whole()
-        assert len(task) <= len(snapshot)
+        assert len(task) == min(len(b"".join(sent)), len(snapshot))
         by_task = participant.receive(start, task)
         by_snapshot = participant.receive(None, snapshot)
         for arrived in (by_task, by_snapshot):
@@ -259,6 +269,7 @@ def test_bad_updates_and_snapshots_are_refused():
         (good, {"noise": -1.0}),
         (good, {"noise": float("nan")}),
         (good, {}),
+        ({"values": torch.full((SIZE,), 1e25)}, {"noise": 0.0}),
         ({"values": torch.full((SIZE,), float("nan"))}, {"noise": 0.0}),
     ):
         with pytest.raises((WireError, InputError)):
@@ -268,6 +279,12 @@ def test_bad_updates_and_snapshots_are_refused():
         ("subspace.rows", None),
         ("subspace.rotation", torch.zeros(2, 3, dtype=torch.float64)),
         ("subspace.counts", torch.tensor([SIZE + 1, 1, 1, 8])),
+        ("subspace.counts", torch.tensor([SIZE, 1, 1, 2**40])),
+        ("subspace.rows", torch.zeros(0, 2**40)),
+        ("subspace.rows", 7 * snapshot.arrays["subspace.rows"]),
+        ("subspace.rotation", 2 * snapshot.arrays["subspace.rotation"]),
+        ("subspace.values", -snapshot.arrays["subspace.values"]),
+        ("subspace.energy", torch.full((dim,), 2.0, dtype=torch.float64)),
         ("mean", torch.zeros(dim + 1)),
     ):
         arrays = {key: array for key, array in snapshot.arrays.items() if key != name} | (
@@ -284,6 +301,7 @@ def test_bad_updates_and_snapshots_are_refused():
         ({"floor": -1.0}, "floor"),
         ({"global_momentum": 0.9}, "beta1"),
         ({"paper": True, "name": "fresh"}, "history_pca"),
+        ({"paper": True, "name": "history_pca", "image": [2, 3]}, "as printed"),
         ({"image": [28]}, "height, width"),
         ({"frequencies": 20}, "subspace.image"),
         ({"name": "svd"}, "svd"),
@@ -295,6 +313,21 @@ def test_bad_updates_and_snapshots_are_refused():
 def test_settings_that_cannot_work_are_refused(settings, said):
     with pytest.raises(InputError, match=said):
         dome(**settings)
+
+
+@pytest.mark.parametrize("name", [*UPDATES, "whole"])
+def test_rounds_are_the_same_to_the_bit_on_every_processor(name):
+    """Digests of what 30 updates make of weights and moments, with and without the mean removed: every party must get these."""
+    found = {}
+    for remove_mean in (False, True):
+        algorithm = dome(name, size=None if name == "whole" else SIZE, remove_mean=remove_mean, floor=0.3).resolved(54)
+        replica = algorithm.begin(torch.from_numpy(np.sin(np.arange(54.0))).float()).replica
+        for t in range(30):
+            values = torch.from_numpy(np.cos(np.arange(1.0, algorithm._size(54) + 1) * (t + 1))).float()
+            replica = algorithm.follow(replica, Packet(kind="sensed", arrays={"values": values}, scalars={"noise": 0.1}), SEED)
+        kept = [replica.weights, *replica.moments.values()]
+        found[remove_mean] = sha256(b"".join(tensor.numpy().tobytes() for tensor in kept)).hexdigest()[:12]
+    assert found == dict(zip((False, True), DIGESTS[name], strict=True))
 
 
 def test_a_size_that_leaves_no_room_is_refused_before_the_first_round():

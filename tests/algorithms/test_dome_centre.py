@@ -166,21 +166,29 @@ def test_a_trainer_of_inputs_clips_each_of_them():
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"image": None, "frequencies": None}, "subspace.image"), ({"name": "history_pca", "paper": True}, "as printed")],
+    [({"image": None, "frequencies": None}, "subspace.image"), ({"rounds": 1}, "2 rounds")],
 )
 def test_settings_that_cannot_work_are_refused(settings, said):
     given = {"name": "fresh", "image": IMAGE, "frequencies": FREQUENCIES} | settings
-    paper = given.pop("paper", False)
+    rounds = given.pop("rounds", 10)
     with pytest.raises(InputError, match=said):
-        Dome(subspace=SubspaceSettings(centre=True, **given), paper=paper)
+        Dome(subspace=SubspaceSettings(centre=True, **given), rounds=rounds)
 
 
-def test_snapshots_without_a_centre_are_refused():
+def test_noise_in_local_steps_is_refused():
+    """Of its variance along the mean image a twenty-fifth would be left, and second moments would be freed from all of it."""
+    privacy = PrivacySettings(unit="example", noise_multiplier=1.0, clip=0.5, placement="steps", insecure_noise_seed=3)
+    with pytest.raises(InputError, match=r"subspace\.centre"):
+        federation(centred(batch=5), bright(3), module=model(), privacy=privacy)
+
+
+def test_snapshots_without_a_direction_for_a_centre_are_refused():
     server = advanced(federation(centred(), bright(3), module=model()), 2)
     snapshot = server.algorithm.snapshot(server.state.replica, SEED)
     for arrays in (
         {name: array for name, array in snapshot.arrays.items() if name != "centre"},
         {**snapshot.arrays, "centre": torch.zeros(FREQUENCIES + 1)},
+        {**snapshot.arrays, "centre": torch.full((FREQUENCIES,), 20.0)},
     ):
         with pytest.raises(WireError):
             server.algorithm.received(

@@ -1,11 +1,15 @@
 """The benchmark of subspaces runs, records and draws. How fast anything is, is not for a test to say."""
 
+import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from quick import load, run_quickly
 
 from sketchfed.subspaces import UPDATES
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -27,3 +31,11 @@ def test_memory_is_judged_where_the_system_tells_it(run):
 
 def test_a_picture_is_drawn(run):
     assert ElementTree.parse(run.folder / "dome.svg").getroot().tag.endswith("svg")
+
+
+def test_the_recording_has_every_rule_and_what_it_misses_is_told():
+    """Of the last run in benchmarks/results/: a rule that became too slow or too large must be said to be so in its README."""
+    rows = [json.loads(line) for line in (RESULTS / "dome.jsonl").read_text().splitlines()]
+    last = [row for row in rows if row["date"] == max(row["date"] for row in rows) and "met" in row]
+    assert {row["rule"] for row in last} == set(UPDATES)
+    assert all(row["met"] for row in last)

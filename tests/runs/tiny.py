@@ -65,6 +65,10 @@ ALGORITHMS = {
         "algorithm": {"name": "dome"},
         "subspace": {"name": "fresh", "size": 6, "image": [2, 2], "frequencies": 3},
     },
+    "a centred subspace": {
+        "algorithm": {"name": "dome", "participation": 0.5},
+        "subspace": {"name": "incremental_svd", "size": 6, "image": [2, 2], "frequencies": 3, "centre": True},
+    },
 }
 """One of each kind of state: none, momentum and history, memories of clients, sketches of the server, weights of its own."""
 

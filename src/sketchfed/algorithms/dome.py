@@ -13,6 +13,7 @@ from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
 from sketchfed.algorithms.linear import LinearCode, LinearMap
 from sketchfed.algorithms.settings import SubspaceSettings
 from sketchfed.errors import InputError, SketchfedError, WireError
+from sketchfed.kernels.finite import all_finite
 from sketchfed.seeds import PublicSeed
 from sketchfed.subspaces import Frame, MeanImage, Subspace, UpdateRule, damped
 from sketchfed.subspaces.subspace import STATE
@@ -82,10 +83,15 @@ class Dome(Algorithm):
                 f"algorithm.paper = true is the form as printed, whose update rule is 'history_pca', but subspace.name is "
                 f'{self.subspace.name!r}. Write [subspace] with name = "history_pca", or leave paper out.'
             )
-        if self.paper and self.subspace.centre:
+        if self.paper and self.subspace.image is not None:
             raise InputError(
-                "algorithm.paper = true is the form as printed, which knows nothing of a mean image. Remove subspace.centre or "
-                "leave paper out."
+                "algorithm.paper = true is the form as printed, which knows nothing of images. Remove subspace.image and "
+                "subspace.centre, or leave paper out."
+            )
+        if self.rounds <= self.warm_up:
+            raise InputError(
+                f"algorithm.rounds = {self.rounds}: with subspace.centre the first round asks for the mean image, and none is "
+                "left to train in. Use 2 rounds or more."
             )
 
     @property
@@ -122,6 +128,8 @@ class Dome(Algorithm):
         expect_kind(packet, "snapshot")
         weights = tensor_named(packet, "weights", shape=(dim,))
         moments = {name: tensor_named(packet, name, shape=(length,)) for name, length in self._lengths(dim).items()}
+        if self.warm_up and (norm := float(moments["centre"].norm())) and abs(norm - 1) > 1e-3:
+            raise WireError(f"the snapshot's mean image has norm {norm:.3g}; it should be a direction, of norm 1, or zero.")
         index = int(number_named(packet, "round", least=0, most=2**63))
         begun = index > self.warm_up and self._rule is not None
         subspace = self._received_subspace(packet, dim, seed) if begun else None
@@ -178,8 +186,14 @@ class Dome(Algorithm):
         if frame is not None:
             step = frame.adjoint(step)
         weights = replica.weights + step * self.rate_at(replica.round)
+        if not all(map(all_finite, (weights, *moments.values()))):
+            raise WireError(
+                "the update makes weights or moments that are no longer finite. It was damaged, or training diverged."
+            )
         if subspace is not None:
             assert self._rule is not None
+            if replica.subspace is None:  # an own one: that of `_first` is kept, and would keep what is appended to it
+                subspace = self._rule.begin(dim=subspace.dim, size=subspace.size, seed=seed)
             subspace = self._rule.updated(subspace, estimate=change)
         moments = {**replica.moments, **moments}
         return replace(replica, round=replica.round + 1, weights=weights, moments=moments, subspace=subspace)
@@ -228,6 +242,8 @@ class Dome(Algorithm):
         As printed it is a²·Diag(SᵀS), the noise of a single client, and a number for each column of S where each coordinate
         needs one. SᵀS = I, so it is read as a² in every coordinate.
         """
+        if not noise or not self.debias:
+            return 0.0
         if self.paper:
             return noise * clients
         return noise if subspace is None else noise * subspace.expected_diagonal()
@@ -237,15 +253,9 @@ class Dome(Algorithm):
         if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
             raise WireError("the snapshot has no subspace. Its sender runs another algorithm, or another version of this one.")
         try:
-            subspace = Subspace.from_tensors(tensors, seed=seed)  # type: ignore[arg-type]
+            return Subspace.from_tensors(tensors, seed=seed, like=self._first(dim, seed))  # type: ignore[arg-type]
         except SketchfedError as error:
             raise WireError(f"the subspace of the snapshot cannot be used: {error}") from error
-        if (subspace.dim, subspace.size) != (self._inner(dim), self._size(dim)):
-            raise WireError(
-                f"the snapshot's subspace has {subspace.size:,} of {subspace.dim:,} directions, and this client's settings say "
-                f"{self._size(dim):,} of {self._inner(dim):,}. Use the same configuration on both sides."
-            )
-        return subspace
 
     def _values(self, packet: Packet, dim: int) -> Tensor:
         return tensor_named(expect_kind(packet, self.name), "values", shape=(self._size(dim),))

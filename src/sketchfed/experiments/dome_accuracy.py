@@ -56,6 +56,7 @@ METHODS: dict[str, Method] = {
     "fresh": _dome("fresh"),
     "fresh, mean removed": _dome("fresh", remove_mean=True),
     "history_pca": replace(_dome("history_pca"), most=200),
+    "as printed": replace(_dome("history_pca", paper=True), most=50),
     "incremental_svd": _dome("incremental_svd", clip=2.0),
     "incremental_svd, smooth": _dome("incremental_svd", clip=2.0, smooth=True),
     "fresh, smooth": _dome("fresh", smooth=True),

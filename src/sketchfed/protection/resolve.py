@@ -164,6 +164,11 @@ def _check_units(algorithm: Algorithm, privacy: PrivacySettings, *, secure: bool
             "example by chance. Say algorithm.local_steps instead."
         )
     if privacy.placement == "steps":
+        if algorithm.warm_up:
+            raise InputError(
+                "subspace.centre shortens what is sent along the mean image, so noise of local steps has another variance "
+                "there than elsewhere. Remove subspace.centre, or privacy.placement = 'steps'."
+            )
         return
     if (algorithm.local_steps or 1) > 1 and (secure or privacy.observer == "public"):
         raise InputError(

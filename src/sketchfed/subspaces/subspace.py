@@ -17,6 +17,8 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.subspaces.basis import Basis
 from sketchfed.subspaces.probes import Probes
 
+_SLACK = 1e-3  # of rounding, over any number of updates
+
 STATE = ("rows", "rotation", "values", "energy", "counts")
 
 
@@ -141,8 +143,11 @@ class Subspace:
         }
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], *, seed: PublicSeed) -> "Subspace":
-        """The subspace of which these are the `tensors`, to the bit, in memory of its own."""
+    def from_tensors(cls, tensors: Mapping[str, Tensor], *, seed: PublicSeed, like: "Subspace | None" = None) -> "Subspace":
+        """The subspace of which these are the `tensors`, to the bit, in memory of its own.
+
+        Tensors that somebody else sent are compared with one that is `like` it, before any memory is taken.
+        """
         rows, rotation, values, energy, counts = (tensors[name] for name in STATE)
         fits = rows.ndim == rotation.ndim == 2 and values.ndim == energy.ndim == 1 and counts.shape == (4,)
         fits = fits and len(rows) == len(rotation) and rotation.shape[1] == len(values)
@@ -152,12 +157,29 @@ class Subspace:
         if not (fits and rotation.shape[1] <= len(rows) <= capacity <= rows.shape[1] and draw >= 0):
             shapes = ", ".join(f"{name} {list(tensors[name].shape)}" for name in STATE)
             raise InputError(f"these tensors are not a subspace: {shapes}. Pass what `tensors()` gave.")
+        if like is not None and (size, rows.shape[1], capacity, rows.dtype) != like._kind:
+            raise InputError(
+                f"it has size {size:,} in {rows.shape[1]:,} dimensions, room for {capacity:,} directions and {rows.dtype}; "
+                f"{like.size:,}, {like.dim:,}, {like.basis.capacity:,} and {like.basis.dtype} are wanted. Use the same "
+                "configuration on both sides."
+            )
         if not all(all_finite(t) for t in (rotation, values, energy, rows)):
             raise InputError("these tensors are not a subspace: some numbers are NaN or infinite. Pass what `tensors()` gave.")
+        turned = rotation.T @ rotation - torch.eye(len(values), dtype=torch.float64)
+        lengths = rows.square().sum(1) - 1
+        if max(map(_largest, (turned, lengths, -values.clamp(max=0), energy.clamp(0, 1) - energy))) > _SLACK:
+            raise InputError(
+                "these tensors are not a subspace: rows have norm 1, the rotation is orthonormal, values are not negative and "
+                "energies lie from 0 to 1. Pass what `tensors()` gave."
+            )
         empty = Basis.empty(dim=rows.shape[1], capacity=capacity, dtype=rows.dtype)
         basis = Basis.from_rows(rows, like=empty, rotation=rotation.numpy())
         known = {"values": values.numpy().copy(), "energy": energy.numpy().copy()}
         return cls(size=size, seed=seed, basis=basis, kept=kept, draw=draw, **known)
+
+    @property
+    def _kind(self) -> tuple[int, int, int, torch.dtype]:
+        return self.size, self.dim, self.basis.capacity, self.basis.dtype
 
     @property
     def _rotation(self) -> Small:
@@ -184,3 +206,7 @@ class Subspace:
             raise InputError(
                 f"{method} got values that are NaN or infinite. Find where training diverged, or drop this update."
             )
+
+
+def _largest(t: Tensor) -> float:
+    return float(t.abs().max()) if t.numel() else 0.0

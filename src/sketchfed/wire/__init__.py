@@ -7,7 +7,7 @@ expects hostile bytes: it raises `WireError` and nothing else, and allocates no 
 
 from sketchfed.wire.arrays import Bits
 from sketchfed.wire.expect import bits_named, expect_kind, number_named, tensor_named
-from sketchfed.wire.packet import Packet, Scalar, pack
+from sketchfed.wire.packet import Packet, Scalar, pack, packed_size
 from sketchfed.wire.reader import LIMIT, split, unpack
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "expect_kind",
     "number_named",
     "pack",
+    "packed_size",
     "split",
     "tensor_named",
     "unpack",

@@ -108,6 +108,11 @@ def pack(packet: Packet) -> bytes:
     return b"".join([prefix, struct.pack("<I", checksum), header, *payload])
 
 
+def packed_size(packet: Packet) -> int:
+    """How many bytes `pack` would make of a packet."""
+    return PREFIX.size + len(_header(packet)) + sum(Spec.of(array).size for array in packet.arrays.values())
+
+
 def _header(packet: Packet) -> bytes:
     out = bytearray(_text(packet.kind, "<B"))
     out += b"\0" if packet.seed is None else b"\1" + packet.seed.to_bytes()

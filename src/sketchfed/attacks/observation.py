@@ -1,0 +1,118 @@
+"""What an adversary saw of somebody's local work: a linear function of the change that it made, perhaps with noise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from sketchfed.algorithms.linear import LinearMap
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import Examples, LocalWork, Loss
+from sketchfed.training.base import batches
+from sketchfed.vectors import Layout
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Observation:
+    """`values` = A·(change of the weights by local work on unknown examples), everything but the examples being known.
+
+    A is `map`: a sketch, the coordinates that were sent, a subspace; or the identity. One attack serves all of them, because
+    it only ever asks what examples it has in mind would have looked like (`seen`). A sum over several clients is the change of
+    their examples together where work is one step of all of them; noise is not modelled, but its size is said.
+    """
+
+    values: Tensor
+    """What arrived, `(size,)`."""
+    module: nn.Module
+    """The model as the client trained it."""
+    loss: Loss
+    weights: Tensor
+    """From which the work began, flat, `(dim,)`."""
+    work: LocalWork
+    seed: PublicSeed
+    """That of the client in its round: the order of its batches is public."""
+    map: LinearMap | None = None
+    gram: Callable[[Tensor], Tensor] | None = None
+    """How the weights move where a change is said that lies behind a sketch (`Trainer.gram`)."""
+    clients: int = 1
+    noise: float = 0.0
+    """The standard deviation of the noise in each value."""
+
+    def __post_init__(self) -> None:
+        expected = Layout.of(self.module).dim
+        if self.weights.shape != (expected,):
+            raise InputError(
+                f"the model has {expected:,} parameters, and the weights have shape {tuple(self.weights.shape)}. Give those "
+                "that this client started from, in the form in which it trained them."
+            )
+        if self.values.ndim != 1 or not torch.isfinite(self.values).all():
+            raise InputError(f"an observation is one vector of finite numbers, got shape {tuple(self.values.shape)}.")
+
+    @property
+    def gradient(self) -> Tensor:
+        """An estimate of minus the sum of the gradients of the local steps, `(dim,)`: Aᵀ·values, unbiased for our sketches."""
+        back = self.values if self.map is None else self.map.adjoint(self.values)
+        return back / -self.work.rate
+
+    @torch.enable_grad()
+    def change(self, x: Tensor, y: Tensor) -> Tensor:
+        """What the local work would make of these examples, `(dim,)`; it can be differentiated by them.
+
+        Several steps are unrolled, with batches in the order that the client had them. Targets may be probabilities, and
+        everything is computed in the type of x.
+        """
+        start = self.weights.detach().to(x.dtype, copy=True).requires_grad_()
+        layout, moved, said = Layout.of(self.module), start, torch.zeros_like(start)
+        velocity: Tensor | None = None
+        for batch in batches(Examples(x, y), self.work, self.seed):
+            outputs = functional_call(self.module, layout.views(moved), (batch.x,))
+            step = self._gradient(self.loss(outputs, batch.y), moved)
+            if self.work.decay:
+                step = step + self.work.decay * moved
+            if self.work.momentum:
+                velocity = step if velocity is None else self.work.momentum * velocity + step
+                step = velocity
+            said = said - self.work.rate * step
+            moved = moved - self.work.rate * (step if self.gram is None else self.gram(step))
+        return said
+
+    def seen(self, x: Tensor, y: Tensor) -> Tensor:
+        """What would have arrived of these examples, `(size,)`."""
+        change = self.change(x, y)
+        if self.map is None:
+            return change
+        found: Tensor = _Mapped.apply(change, self.map)  # type: ignore[no-untyped-call]
+        return found
+
+    def _gradient(self, loss: Tensor, weights: Tensor) -> Tensor:
+        try:
+            (found,) = torch.autograd.grad(loss, weights, create_graph=True)
+        except RuntimeError as error:
+            raise InputError(
+                f"the model cannot be differentiated for the attack: {error}. Use a model whose loss is a differentiable "
+                "function of its parameters."
+            ) from error
+        if not found.requires_grad:
+            raise InputError(
+                "the gradient of this model does not depend on the example, as far as autograd sees, so nothing can be "
+                "matched: some operation in it has no second derivative. Replace it (a detach, a custom backward pass), or use "
+                "the analytic attack on a first dense layer, which needs none."
+            )
+        return found
+
+
+class _Mapped(torch.autograd.Function):
+    """A linear map with its adjoint as derivative: maps that compute outside torch can be matched through, too."""
+
+    @staticmethod
+    def forward(ctx: Any, change: Tensor, known: LinearMap) -> Tensor:
+        ctx.known = known
+        return known.apply(change)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.known.adjoint(gradient), None

@@ -93,6 +93,8 @@ def test_what_was_measured_becomes_tables_and_a_picture(tmp_path):
     assert (tmp_path / "figure.svg").read_text().startswith("<svg")
     gain = 100 * (SCORES["incremental_svd"] - SCORES["random sketch"])
     assert f"| 50 | incremental_svd | +{gain:.2f} ± 0.00 |" in (tmp_path / "findings.md").read_text()
+    gain = 100 * (SCORES["fresh, centred"] - SCORES["random sketch"])
+    assert f"| 50 | fresh, centred | random sketch | 200 | +{gain:.2f} ± 0.00 |" in (tmp_path / "fewer-numbers.md").read_text()
 
 
 def test_part_of_the_rows_is_reported_as_far_as_it_goes(tmp_path):

@@ -16,7 +16,7 @@ from sketchfed.report.units import shown_bytes, shown_epsilon
 
 LAST = 3  # scores that an accuracy is the mean of, as in tuning
 WHOLE = ("DP-FedAvg", "DP-Adam", "DP-Adam, not de-biased", "DP-Adam, smooth", "DP-Adam, centred")
-RANDOM = "random sketch"
+RANDOM, BEST = "random sketch", "fresh, centred"
 LOOKS = {
     "DP-FedAvg": MUTED,
     "DP-Adam": INK,
@@ -49,10 +49,11 @@ Runs = Mapping[Place, Mapping[int, Row]]
 
 
 def write(rows: Sequence[Row], folder: Path) -> None:
-    """table.md, findings.md and figure.svg, and the tables on the terminal."""
+    """table.md, findings.md, fewer-numbers.md and figure.svg, and the tables on the terminal."""
     runs = by_place(rows)
     write_table(folder / "table.md", HEADINGS, [_line(place, runs) for place in runs], printed=(0, 1, 2, 3, 4, 5))
     _write_findings(runs, folder / "findings.md")
+    _write_fewer(runs, folder / "fewer-numbers.md")
     Console().print(INSECURE)
     save(figure(runs), folder / "figure.svg")
 
@@ -68,14 +69,22 @@ def by_place(rows: Sequence[Row]) -> dict[Place, dict[int, Row]]:
     )
 
 
+Arm = tuple[str, int]
+"""A method, and its size; whole updates have size 0."""
+
+
 def contrast(runs: Runs, place: Place, against: str) -> Contrast | None:
     """What a place has more than another method at the same ε and, where that has one, size; paired by seed."""
-    data, epsilon, _, size = place
-    other = runs.get((data, epsilon, against, 0 if against in WHOLE else size), {})
-    seeds = [seed for seed in sorted(runs[place]) if seed in other]
-    if not seeds or place[2] == against:
+    data, epsilon, method, size = place
+    return _difference(runs, (data, epsilon), (method, size), (against, 0 if against in WHOLE else size))
+
+
+def _difference(runs: Runs, where: tuple[str, float], ours: Arm, other: Arm) -> Contrast | None:
+    own, others = (runs.get((*where, *arm), {}) for arm in (ours, other))
+    seeds = [seed for seed in sorted(own) if seed in others]
+    if not seeds or ours == other:
         return None
-    return Contrast(differences=tuple(100 * (_score(runs[place][seed]) - _score(other[seed])) for seed in seeds))
+    return Contrast(differences=tuple(100 * (_score(own[seed]) - _score(others[seed])) for seed in seeds))
 
 
 def _score(row: Row) -> float:
@@ -119,21 +128,34 @@ def _down(row: Row) -> float:
 
 
 def _write_findings(runs: Runs, path: Path) -> None:
-    """Every method of some size against the random sketch of that size: a column a data set and ε, and the mean of all."""
+    """Every method of some size against the random sketch of that size."""
+    sizes = sorted({place[3] for place in runs if place[3]})
+    pairs = [((method, size), (RANDOM, size)) for size in sizes for method in LOOKS if method != RANDOM]
+    _write_pairs(runs, pairs, path, against=False)
+
+
+def _write_fewer(runs: Runs, path: Path) -> None:
+    """What worked best against methods that send more."""
+    sizes = sorted({place[3] for place in runs if place[3]})
+    pairs = [((BEST, size), (RANDOM, larger)) for size in sizes for larger in sizes if larger > size]
+    pairs += [((BEST, size), (method, 0)) for size in sizes for method in WHOLE]
+    _write_pairs(runs, pairs, path, against=True)
+
+
+def _write_pairs(runs: Runs, pairs: Sequence[tuple[Arm, Arm]], path: Path, *, against: bool) -> None:
+    """A line a pair that was measured: a column a data set and ε, and the mean of all."""
     everywhere = list(dict.fromkeys(place[:2] for place in runs))
     lines = []
-    for size in sorted({place[3] for place in runs if place[3]}):
-        for method in LOOKS:
-            found = [
-                contrast(runs, (*where, method, size), RANDOM) if (*where, method, size) in runs else None
-                for where in everywhere
-            ]
-            if method == RANDOM or not any(found):
-                continue
-            shown = [str(each) if each else "—" for each in found]
-            lines.append([f"{size:,}", method, *shown, str(_over_all(found) or "—")])
+    for ours, other in pairs:
+        found = [_difference(runs, where, ours, other) for where in everywhere]
+        if not any(found):
+            continue
+        named = [f"{ours[1]:,}", ours[0], *([other[0], f"{other[1]:,}" if other[1] else "all"] if against else [])]
+        lines.append([*named, *(str(each) if each else "—" for each in found), str(_over_all(found) or "—")])
     names = [f"{DATA.get(data, data)}, ε = {epsilon:g}" for data, epsilon in everywhere]
-    write_table(path, ["numbers", "method", *names, "mean of all"], lines, printed=(0, 1, len(names) + 2))
+    headings = ["numbers", "method", *(["against", "its numbers"] if against else [])]
+    shown = (*range(len(headings)), len(headings) + len(names))
+    write_table(path, [*headings, *names, "mean of all"], lines, printed=shown)
 
 
 def _over_all(found: Sequence[Contrast | None]) -> Contrast | None:

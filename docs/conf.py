@@ -51,6 +51,7 @@ myst_substitutions = {
     "data_options": tables.data_options(),
     "sketch_options": tables.sketch_options(),
     "subspace_options": tables.subspace_options(),
+    "dome_findings": tables.dome_findings(),
     "codec_options": tables.codec_options(),
     "settings_top": tables.settings(""),
     **{f"settings_{where}": tables.settings(where) for where in tables.STRUCTS},

@@ -4,6 +4,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sphinx.pycode import ModuleAnalyzer
@@ -165,6 +166,17 @@ def sketch_options() -> str:
 def subspace_options() -> str:
     made = [[f"`{name}`", rule.summary, _fields(rule, besides=()), rule.source] for name, rule in UPDATES.items()]
     return markdown_table(["rule", "what it does", "options", "from"], made)
+
+
+def dome_findings() -> str:
+    """Points against the random sketch of the same size, from what `experiments/dome-accuracy` recorded: a column a size."""
+    lines = (Path(__file__).parents[1] / "experiments" / "dome-accuracy" / "findings.md").read_text().splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    sizes = list(dict.fromkeys(size for size, *_ in cells))
+    found = {(method, size): points for size, method, *_, points in cells}
+    methods = dict.fromkeys(method for _, method, *_ in cells)
+    rows = [[method, *(found.get((method, size), "–") for size in sizes)] for method in methods]
+    return markdown_table(["", *(f"{size} numbers" for size in sizes)], rows)
 
 
 def codec_options() -> str:

@@ -35,8 +35,8 @@ LOOKS = {
     "incremental_svd, centred": "#b5838d",
     "fresh, centred": PALETTE[1],
 }
-FAR_BELOW = ("private_iterative", "as printed")
-"""All the noise in every client's steps, and DOME to the letter: too far from the others to be drawn beside them."""
+FAR_BELOW = ("private_iterative", "fresh, mean removed", "as printed")
+"""Too far from the others to be drawn beside them."""
 HEADINGS = (
     *("data", "ε", "numbers", "method", "accuracy", "points against random", "points against DP-Adam"),
     *("sent a round", "received a round", "captured", "ε spent", "clip", "rate", "seeds"),
@@ -188,8 +188,7 @@ def figure(all_runs: Runs) -> Any:
             ]
             panels.append(_panel(points, runs, title=f"{DATA.get(data, data)}, ε = {epsilon:g}", first=not panels))
         lines.append(alt.hconcat(*panels, spacing=18).resolve_scale(y="shared"))
-    below = " and ".join(FAR_BELOW)
-    subtitle = f"means over seeds with one standard deviation; dots on the right send all coordinates; {below} lie far below"
+    subtitle = f"means over seeds with one standard deviation; dots on the right send all; far below: {'; '.join(FAR_BELOW)}"
     return alt.vconcat(*lines).properties(
         title=alt.Title("Accuracy at equal ε against bytes a client sends a round", subtitle=subtitle)
     )

@@ -131,7 +131,7 @@ def auc(positive: Scores, negative: Scores) -> float:
 
     It is the probability that a member scores higher than another, ties counting a half (Mann & Whitney 1947), and unbiased.
     """
-    return float(_placements(_scores(positive, "positive"), _scores(negative, "negative")).mean())
+    return float(placements(_scores(positive, "positive"), _scores(negative, "negative")).mean())
 
 
 def auc_interval(positive: Scores, negative: Scores, confidence: float = 0.95) -> tuple[float, float]:
@@ -148,11 +148,11 @@ def auc_interval(positive: Scores, negative: Scores, confidence: float = 0.95) -
     """
     _check_confidence(confidence)
     up, down = _scores(positive, "positive"), _scores(negative, "negative")
-    above, least = _placements(up, down), min(len(up), len(down))
+    above, least = placements(up, down), min(len(up), len(down))
     area = float(above.mean())
     if area in (0.0, 1.0):
         return share_interval(int(area) * least, least, confidence)
-    below = 1 - _placements(down, up)
+    below = 1 - placements(down, up)
     variance = above.var(ddof=1) / len(up) + below.var(ddof=1) / len(down) if least > 1 else 0.0
     if variance == 0.0:
         reach = math.sqrt(math.log(2 / (1 - confidence)) / (2 * least))
@@ -192,7 +192,7 @@ def share_interval(successes: int, trials: int, confidence: float = 0.95) -> tup
     return low, high
 
 
-def _placements(scores: Numbers, others: Numbers) -> Numbers:
+def placements(scores: Numbers, others: Numbers) -> Numbers:
     """For each score the share of others below it, of equal ones the half: DeLong et al.'s structural components."""
     ordered = np.sort(others)
     below, up_to = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))

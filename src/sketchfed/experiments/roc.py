@@ -6,7 +6,8 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+
+from sketchfed.attacks.scores import placements
 
 Numbers = npt.NDArray[np.float64]
 
@@ -46,10 +47,7 @@ def difference(first: tuple[npt.ArrayLike, npt.ArrayLike], second: tuple[npt.Arr
 def _placements(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> tuple[Numbers, Numbers]:
     """For each positive the share of negatives below it, for each negative that of positives above it."""
     up, down = np.asarray(positives, np.float64), np.asarray(negatives, np.float64)
-    together = rankdata(np.concatenate([up, down]))
-    above = (together[: len(up)] - rankdata(up)) / len(down)
-    below = 1 - (together[len(up) :] - rankdata(down)) / len(up)
-    return above, below
+    return placements(up, down), 1 - placements(down, up)
 
 
 def _error(up: Numbers, down: Numbers) -> float:

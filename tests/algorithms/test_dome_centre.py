@@ -156,6 +156,12 @@ def test_inputs_that_do_not_fit_the_first_matrix_are_refused():
         trainer.gradients(flatten(model()), Examples(torch.zeros(2, 7), torch.zeros(2, 1)))
 
 
+def test_who_has_no_examples_adds_nothing():
+    trainer = InputTrainer(make_trainer(model(), "squares"), start=0, inputs=6)
+    nothing = Examples(torch.zeros(0, 6), torch.zeros(0, 4))
+    assert torch.equal(trainer.train(flatten(model()), nothing, LocalWork(rate=1.0), SEED), flatten(model()))
+
+
 def test_a_trainer_of_inputs_clips_each_of_them():
     trainer = InputTrainer(make_trainer(model(), "squares"), start=0, inputs=6)
     data = bright(1)[0]

@@ -52,7 +52,7 @@ def observed(
     values = seen.seen(x, y).detach()
     normal = torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
     deviation = noise * float(values.norm()) / len(values) ** 0.5
-    return replace(seen, values=values + deviation * normal, noise=deviation)
+    return replace(seen, values=values + deviation * normal)
 
 
 def decibels(guess: Tensor, truth: Tensor) -> float:

@@ -145,6 +145,8 @@ def test_total_variation_is_the_distance_of_neighbours():
         ({"labels": "guessed"}, UnknownNameError, "guessed"),
         ({"iterations": 0}, InputError, "iterations"),
         ({"low": 1.0, "high": 0.0}, InputError, "low"),
+        ({"rate": float("nan")}, InputError, "rate"),
+        ({"variation": -0.1}, InputError, "variation"),
     ],
 )
 def test_attacks_that_cannot_work_are_refused(settings, error, said):

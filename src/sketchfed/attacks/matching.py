@@ -69,10 +69,10 @@ class Matching:
         ):
             if value not in known:
                 raise UnknownNameError(kind, value, known)
-        if self.iterations < 1 or self.restarts < 1 or not self.low < self.high or min(self.rate, 1 + self.variation) <= 0:
+        if self.iterations < 1 or self.restarts < 1 or not (self.rate > 0 and self.variation >= 0 and self.low < self.high):
             raise InputError(
-                f"iterations and restarts must be at least 1, rate positive and low below high, got {self.iterations}, "
-                f"{self.restarts}, {self.rate} and [{self.low}, {self.high}]."
+                "iterations and restarts must be at least 1, rate positive, variation not negative and low below high, got "
+                f"{self.iterations}, {self.restarts}, {self.rate}, {self.variation} and [{self.low}, {self.high}]."
             )
 
     def reconstruct(

@@ -21,8 +21,8 @@ class Observation:
     """`values` = A·(change of the weights by local work on unknown examples), everything but the examples being known.
 
     A is `map`: a sketch, the coordinates that were sent, a subspace; or the identity. One attack serves all of them, because
-    it only ever asks what examples it has in mind would have looked like (`seen`). A sum over several clients is the change of
-    their examples together where work is one step of all of them; noise is not modelled, but its size is said.
+    it only ever asks what examples it has in mind would have looked like (`seen`). The mean over several clients is the change
+    of their examples together where work is one step of all of them. Noise in the values is not modelled.
     """
 
     values: Tensor
@@ -38,9 +38,6 @@ class Observation:
     map: LinearMap | None = None
     gram: Callable[[Tensor], Tensor] | None = None
     """How the weights move where a change is said that lies behind a sketch (`Trainer.gram`)."""
-    clients: int = 1
-    noise: float = 0.0
-    """The standard deviation of the noise in each value."""
 
     def __post_init__(self) -> None:
         expected = Layout.of(self.module).dim
@@ -54,7 +51,7 @@ class Observation:
 
     @property
     def gradient(self) -> Tensor:
-        """An estimate of minus the sum of the gradients of the local steps, `(dim,)`: Aᵀ·values, unbiased for our sketches."""
+        """An estimate of the sum of the gradients of the local steps, `(dim,)`: −Aᵀ·values/rate, unbiased for our sketches."""
         back = self.values if self.map is None else self.map.adjoint(self.values)
         return back / -self.work.rate
 

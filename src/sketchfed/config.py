@@ -104,6 +104,8 @@ class EngineSettings:
     """A run that is kept in a folder is saved after the first round that ends so much later; 0 saves every round."""
     target_accuracy: float | None = None
     """Stop after the first round whose score reaches it."""
+    record: bool = False
+    """Keep every request and reply in the run's folder (wire.bin), for `sketchfed audit`."""
 
     def __post_init__(self) -> None:
         if not self.checkpoint_seconds >= 0:

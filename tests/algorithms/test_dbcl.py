@@ -36,7 +36,7 @@ def assert_trains_through_sketches(algorithm, module, *, rounds=2, clients=3):
     weights, data = weights_of(server), data_of(clients)
     for index in range(rounds):
         server.advance()
-        form = server.algorithm.map_at(server.seed, index)
+        form = server.algorithm.form_at(server.seed, index)
         contexts = [RoundContext(round=index, seed=server.seed, client=client) for client in range(clients)]
         work = server.algorithm.work
         each = [trained_through(module, form, weights, data[c.client], work, c.own) for c in contexts]
@@ -77,7 +77,7 @@ def test_one_local_step_is_distributed_sgd():
     """W ← W − η·(1/m)ΣΓᵢ·Sᵀ (Zhang & Wang 2021, Eq. 2): the step of the mean loss over all clients' batches."""
     module = perceptron()
     server = federated(dbcl(local_epochs=None, local_steps=1, batch=None), module=module)
-    before, form = weights_of(server).clone().requires_grad_(True), server.algorithm.map_at(server.seed, 0)
+    before, form = weights_of(server).clone().requires_grad_(True), server.algorithm.form_at(server.seed, 0)
     losses = [
         functional.cross_entropy(torch.func.functional_call(module, seen_weights(form, before), (part.x,)), part.y)
         for part in data_of(3)
@@ -103,7 +103,7 @@ def test_what_is_withheld_never_travels_and_never_changes():
     module = convolutional()
     server = federated(dbcl(output="withheld", biases="withheld"), module=module)
     start = Layout.of(module).views(weights_of(server).clone())
-    form = advanced(server, 3).algorithm.map_at(server.seed, 0)
+    form = advanced(server, 3).algorithm.form_at(server.seed, 0)
     end = Layout.of(module).views(weights_of(server))
     assert form.withheld == {"0.bias", "7.bias", "9.weight", "9.bias"}
     assert not form.withheld & set(form.seen.names)
@@ -115,7 +115,7 @@ def test_what_is_withheld_never_travels_and_never_changes():
 
 
 def test_with_everything_sketched_no_array_is_plain():
-    form = federated(dbcl(output="sketched", biases="sketched")).algorithm.map_at(SEED, 0)
+    form = federated(dbcl(output="sketched", biases="sketched")).algorithm.form_at(SEED, 0)
     assert set(form.seen.names) == set(form.sketches) == {"1.weight", "3.weight", "5.weight"}
 
 

@@ -38,7 +38,7 @@ def test_neither_weights_nor_a_plain_gradient_ever_travels(name, family):
     for index in range(3):
         before = weights_of(server).clone()
         server.advance()
-        form = server.algorithm.map_at(server.seed, index)
+        form = server.algorithm.form_at(server.seed, index)
         sketched = [name for name, _ in form.layers]
         for client in server.engine.tasks[-1]:
             context = RoundContext(round=index, seed=server.seed, client=client)
@@ -56,7 +56,7 @@ def test_neither_weights_nor_a_plain_gradient_ever_travels(name, family):
 
 def weights_of_round(server, index):
     """What a client was sent, where it lies in the whole model."""
-    return server.algorithm.map_at(server.seed, index).adjoint(
+    return server.algorithm.form_at(server.seed, index).adjoint(
         unpack(next(iter(server.engine.tasks[index].values()))).arrays["weights"]
     )
 
@@ -65,7 +65,7 @@ def test_a_broadcast_is_the_sketch_its_seed_and_nothing_else():
     server = federated(dbcl())
     start = weights_of(server).clone()
     server.advance()
-    form = server.algorithm.map_at(server.seed, 0)
+    form = server.algorithm.form_at(server.seed, 0)
     for task in server.engine.tasks[0].values():
         (part,) = split(task, most=2)
         packet = unpack(part)
@@ -82,7 +82,7 @@ def test_a_broadcast_is_the_sketch_its_seed_and_nothing_else():
 def test_a_sketched_layer_leaves_room_for_many_weights():
     """A broadcast has fewer numbers than W: what is orthogonal to S is not in it at all."""
     server = federated(dbcl())
-    form, weights = server.algorithm.map_at(server.seed, 0), weights_of(server)
+    form, weights = server.algorithm.form_at(server.seed, 0), weights_of(server)
     sketch = form.sketches["1.weight"]
     other = torch.randn(15, sketch.dim, generator=torch.Generator().manual_seed(4))
     other -= sketch.adjoint(sketch.apply(other) / sketch.loads)  # off the rows of R
@@ -94,7 +94,7 @@ def test_a_sketched_layer_leaves_room_for_many_weights():
 
 def test_every_round_has_another_sketch_and_may_have_another_size():
     server = advanced(federated(dbcl(vary=0.5)), 6)
-    forms = [server.algorithm.map_at(server.seed, index) for index in range(6)]
+    forms = [server.algorithm.form_at(server.seed, index) for index in range(6)]
     assert len({form.layers for form in forms}) == 6
     sizes = {form.size for form in forms}
     assert len(sizes) > 2
@@ -139,7 +139,7 @@ def test_the_default_is_half_of_each_layers_inputs():
     config = load_config({"algorithm": {"name": "dbcl"}, "sketch": {"name": "count"}})
     assert (config.algorithm.sketch.ratio, config.label) == (0.5, "dbcl count 1/2")
     assert load_config({"algorithm": {"name": "dbcl"}}).label == "dbcl balanced 1/2"
-    form = Dbcl(sketch=SketchSettings(name="balanced", size=20)).fitted(perceptron()).map_at(SEED, 0)
+    form = Dbcl(sketch=SketchSettings(name="balanced", size=20)).fitted(perceptron()).form_at(SEED, 0)
     assert [sketch.size for _, sketch in form.layers] == [20, 15]
 
 
@@ -158,7 +158,7 @@ def test_no_layer_travels_as_it_is_unless_that_is_said(layer, kind):
     module = nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 2))
     with pytest.raises(InputError, match=rf"layer '1' \({kind}\) cannot be sketched, so clients would see its weights"):
         Dbcl().fitted(module)
-    form = Dbcl(exclude=["1"]).fitted(module).map_at(SEED, 0)
+    form = Dbcl(exclude=["1"]).fitted(module).form_at(SEED, 0)
     assert list(form.sketches) == ["0.weight"]
     assert "1.weight" in form.seen.names
 

@@ -264,7 +264,7 @@ def federated(*, clients: int = 2, rounds: int = 20, **settings) -> tuple[Server
     data = [examples(14 + client, shape=(48,)) for client in range(clients)]
     server, weights = federation(algorithm, data, module=module, loss="cross_entropy"), []
     for _ in range(rounds):
-        layout = server.algorithm.map_at(server.seed, server.round).layout
+        layout = server.algorithm.form_at(server.seed, server.round).layout
         weights.append(layout.views(weights_of(server))[LAYER].double())
         advanced(server, 1)
     return server, torch.stack(weights)
@@ -274,7 +274,7 @@ def received(server: Server, client: int) -> list[Seen | Sketch]:
     """What the tasks of a client, and the public seed, tell it of the layer."""
     rounds: list[Seen | Sketch] = []
     for index, tasks in enumerate(server.engine.tasks):
-        form = server.algorithm.map_at(server.seed, index)
+        form = server.algorithm.form_at(server.seed, index)
         sketch = form.sketches[LAYER]
         if client in tasks:
             rows = form.seen.views(unpack(tasks[client]).arrays["weights"])[LAYER]
@@ -300,7 +300,7 @@ def test_of_two_clients_one_recovers_what_the_other_said():
     server, _ = federated()
     steps = smoothed_steps(received(server, client=0))
     for index in range(9):
-        form = server.algorithm.map_at(server.seed, index)
+        form = server.algorithm.form_at(server.seed, index)
         own, other = (
             form.sketches[LAYER].adjoint(form.seen.views(unpack(server.engine.replies[index][client]).arrays["values"])[LAYER])
             for client in (0, 1)

@@ -90,7 +90,7 @@ def test_blind_clients_need_nothing_but_their_tasks():
     assert torch.equal(weights_of(shared), weights_of(apart))
     for replica in apart.engine.inner.replicas.values():
         if replica is not None:
-            assert len(replica.weights) == shared.algorithm.map_at(SEED, replica.round).size < len(weights_of(shared))
+            assert len(replica.weights) == shared.algorithm.form_at(SEED, replica.round).size < len(weights_of(shared))
 
 
 def test_dropout_gets_one_worker():

@@ -22,7 +22,7 @@ def rounds_of(family: str = "balanced"):
     _, _, server, algorithm = experiment._federation(arms(replace(TINY, families=[family], rates=[0.1]))[0])
     before = server.state.replica.weights.clone()
     server.advance()
-    return before, server.state.replica.weights, algorithm.map_at(server.seed, 0), algorithm.map_at(server.seed, 1)
+    return before, server.state.replica.weights, algorithm.form_at(server.seed, 0), algorithm.form_at(server.seed, 1)
 
 
 def test_estimates_are_of_what_was_broadcast_against_the_true_step():

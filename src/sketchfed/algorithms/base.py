@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from sketchfed.algorithms.linear import LinearCode
+from sketchfed.algorithms.linear import Heard, LinearCode
 from sketchfed.errors import InputError, WireError
 from sketchfed.kernels.draws import subset
+from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.subspaces import Subspace
 from sketchfed.training import LocalWork, Trainer
@@ -182,9 +183,14 @@ class Algorithm(ABC):
         """The replica that a client holds after a snapshot of a model of `dim` parameters."""
         return from_snapshot(packet, dim=dim, extras=self.replicated)
 
+    def form_at(self, seed: PublicSeed, index: int) -> ModelSketch | None:
+        """The form of the model that clients are given in a round; None where it is the model itself."""
+        return None
+
     def local(self, trainer: Trainer, context: RoundContext) -> Trainer:
         """What a client trains in a round: the model, or the form of it that clients are given."""
-        return trainer
+        form = self.form_at(context.seed, context.round)
+        return trainer if form is None else trainer.sketched(form)
 
     @abstractmethod
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
@@ -193,6 +199,21 @@ class Algorithm(ABC):
     def code(self, dim: int, context: RoundContext) -> LinearCode | None:
         """How the packets of a round depend on the change, where they do so linearly and nothing else enters."""
         return None
+
+    def heard(self, packet: Packet, dim: int, context: RoundContext) -> Heard | None:
+        """What a reply, or a sum of replies, tells of the mean change behind it; None where that is no linear function."""
+        code = self.code(dim, context)
+        return None if code is None else code.heard(packet)
+
+    def told(self, update: Packet, replica: Replica, seed: PublicSeed) -> Heard | None:
+        """What a broadcast update tells of the round's mean change to who had this replica before; None where too little."""
+        return None
+
+    def between(self, before: Replica, after: Replica, seed: PublicSeed) -> Heard | None:
+        """What the models that clients are given in two rounds, one after the other, tell of the mean change between them."""
+        if after.round != before.round + 1 or self.global_momentum:
+            return None
+        return Heard((after.weights - before.weights) / self.rate_at(before.round), None)
 
     @property
     def sends(self) -> str:

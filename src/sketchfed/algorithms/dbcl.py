@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State, round_seed
-from sketchfed.algorithms.linear import LinearCode
+from sketchfed.algorithms.linear import Coordinates, Heard, LinearCode
 from sketchfed.algorithms.settings import DEFAULT_RATIO, SketchSettings
 from sketchfed.errors import InputError, WireError
 from sketchfed.nn import sketch_size
@@ -17,7 +17,6 @@ from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.nn.structure import Structure, Way, structure_of
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import make_sketch
-from sketchfed.training import Trainer
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
 
 
@@ -86,11 +85,11 @@ class Dbcl(Algorithm):
     def begin(self, weights: Tensor) -> State:
         state = super().begin(weights.clone())
         views = self._fit.layout.views(state.replica.weights)
-        for name, values in self.map_at(PublicSeed(0), 0).fixed().items():
+        for name, values in self.form_at(PublicSeed(0), 0).fixed().items():
             views[name].copy_(values)
         return state
 
-    def map_at(self, seed: PublicSeed, index: int) -> ModelSketch:
+    def form_at(self, seed: PublicSeed, index: int) -> ModelSketch:
         """The sketches of a round."""
         shared = _sketch_seed(seed, index)
         sizes = tuple(self._size(inputs, shared.child("size", layer)) for layer, (_, inputs) in enumerate(self._fit.weights))
@@ -98,7 +97,7 @@ class Dbcl(Algorithm):
 
     def snapshot(self, replica: Replica, seed: PublicSeed) -> Packet:
         """W̃ of the round's sketches, what is not sketched, and the seed: nothing else of the model ever leaves the server."""
-        seen = self.map_at(seed, replica.round).apply(replica.weights)
+        seen = self.form_at(seed, replica.round).apply(replica.weights)
         shared = _sketch_seed(seed, replica.round)
         return Packet(kind="snapshot", arrays={"weights": seen}, scalars={"round": replica.round}, seed=shared)
 
@@ -110,27 +109,37 @@ class Dbcl(Algorithm):
                 f"the sketches of round {index} were not drawn from the run's seed, so somebody may have chosen them. This "
                 "client does not take part; check that server and client run the same configuration."
             )
-        return Replica(round=index, weights=tensor_named(packet, "weights", shape=(self.map_at(seed, index).size,)))
-
-    def local(self, trainer: Trainer, context: RoundContext) -> Trainer:
-        return trainer.sketched(self.map_at(context.seed, context.round))
+        return Replica(round=index, weights=tensor_named(packet, "weights", shape=(self.form_at(seed, index).size,)))
 
     def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         return Packet(kind=self.name, arrays={"values": change}), None
 
     def code(self, dim: int, context: RoundContext) -> LinearCode:
-        size, most = self.map_at(context.seed, context.round).size, self._largest.size
+        size, most = self.form_at(context.seed, context.round).size, self._largest.size
         return LinearCode(kind=self.name, shape=(size,), map=None, padding=most - size)
+
+    def between(self, before: Replica, after: Replica, seed: PublicSeed) -> Heard | None:
+        """By the parameters that are not sketched: what of two sketched broadcasts says the rest is for attacks to find out."""
+        if after.round != before.round + 1 or self.global_momentum:
+            return None
+        forms = [self.form_at(seed, replica.round) for replica in (before, after)]
+        old, new = (form.seen.views(replica.weights) for form, replica in zip(forms, (before, after), strict=True))
+        places = forms[0].seen.views(torch.arange(forms[0].size))
+        plain = [name for name in old if name not in forms[0].sketches]
+        if not plain:
+            return None
+        changes = torch.cat([(new[name] - old[name]).reshape(-1) for name in plain]) / self.rate_at(before.round)
+        return Heard(changes, Coordinates(torch.cat([places[name].reshape(-1) for name in plain]), forms[0].size))
 
     @property
     def sends(self) -> str:
         return f"algorithm '{self.name}' with sketch '{self.sketch.name}'"
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
-        return float(self._values(packet, self.map_at(context.seed, context.round)).norm())
+        return float(self._values(packet, self.form_at(context.seed, context.round)).norm())
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, None]:
-        form = self.map_at(seed, state.replica.round)
+        form = self.form_at(seed, state.replica.round)
         total = torch.stack([self._values(packet, form) for packet in packets]).sum(0)
         mean = total / sum(packet.clients for packet in packets)
         return State(replica=self.moved(state.replica, form.adjoint(mean)), own=state.own), None
@@ -146,7 +155,7 @@ class Dbcl(Algorithm):
     @property
     def _largest(self) -> ModelSketch:
         """Sketches of the size that rounds never exceed."""
-        return replace(self, vary=0.0).map_at(PublicSeed(0), 0)
+        return replace(self, vary=0.0).form_at(PublicSeed(0), 0)
 
     def _size(self, inputs: int, seed: PublicSeed) -> int:
         """The size of a layer's sketch, drawn from a range where sizes vary."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sketchfed.algorithms.adam import Adam
 from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
-from sketchfed.algorithms.linear import LinearCode, LinearMap
+from sketchfed.algorithms.linear import Heard, LinearCode, LinearMap
 from sketchfed.algorithms.settings import SubspaceSettings
 from sketchfed.errors import InputError, SketchfedError, WireError
 from sketchfed.kernels.finite import all_finite
@@ -159,6 +159,15 @@ class Dome(Algorithm):
         if frame is not None:
             known = frame if subspace is None else _Framed(frame, subspace)
         return LinearCode(kind=self.name, shape=shape, map=known, offset=offset)
+
+    def told(self, update: Packet, replica: Replica, seed: PublicSeed) -> Heard | None:
+        dim, context = len(replica.weights), RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
+        code = self.code(dim, context)
+        values = tensor_named(expect_kind(update, "sensed"), "values", shape=(self._size(dim),))
+        return Heard(values if code.offset is None else values + code.offset, code.map)
+
+    def between(self, before: Replica, after: Replica, seed: PublicSeed) -> None:
+        """Adam's steps are no linear function of a round's change."""
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         return float(self._values(packet, dim).norm())

@@ -7,8 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from sketchfed.algorithms.base import Algorithm, RoundContext, State, cohort, round_seed
-from sketchfed.algorithms.linear import LinearCode
+from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State, cohort, round_seed
+from sketchfed.algorithms.linear import Coordinates, Heard, LinearCode, RoundTrip
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
 from sketchfed.codecs import Codec, Sketched
 from sketchfed.codecs.feedback import encode_with_memory
@@ -76,6 +76,32 @@ class FedAvg(Algorithm):
             return None
         sketch = codec.sketch(context.shared) if isinstance(codec, Sketched) else None
         return LinearCode(kind=codec.name, shape=(dim if sketch is None else sketch.size,), map=sketch)
+
+    def heard(self, packet: Packet, dim: int, context: RoundContext) -> Heard:
+        """By the sketch, or by what the codec decodes from this packet alone.
+
+        Of coordinates that were drawn at random the others say nothing; of the largest they do: the others are small. What error
+        feedback added of earlier rounds is in it, too.
+        """
+        codec = self._codec(dim)
+        expected = None if context.replica is None else context.replica.prediction
+        if isinstance(codec, Sketched):
+            sketch = codec.sketch(context.shared)
+            values = codec.read(packet, context.shared) / packet.clients
+            return Heard(values if expected is None else values + sketch.apply(expected), sketch)
+        change = codec.decode([packet], context.shared)
+        sent = change.nonzero().squeeze(1)
+        if expected is not None:
+            change = change + expected
+        drawn = codec.unbiased and len(sent) <= dim // 2
+        return Heard(change[sent], Coordinates(sent, dim)) if drawn else Heard(change, None)
+
+    def between(self, before: Replica, after: Replica, seed: PublicSeed) -> Heard | None:
+        found, codec = super().between(before, after, seed), self._codec(len(before.weights))
+        if found is None or not isinstance(codec, Sketched) or before.prediction is not None:
+            return found
+        scale = 1 / codec.shrinkage if self.error_feedback else 1.0
+        return Heard(found.values * scale, RoundTrip(codec.sketch(round_seed(seed, before.round))))
 
     @property
     def sends(self) -> str:

@@ -78,6 +78,9 @@ class FetchSgd(Algorithm):
         tables = _Tables(_tables(dim, columns, self.rows, context.seed))
         return LinearCode(kind="table", shape=(self.rows, columns), map=tables)
 
+    def between(self, before: Replica, after: Replica, seed: PublicSeed) -> None:
+        """What is fetched in a round is of many rounds."""
+
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         table = tensor_named(expect_kind(packet, "table"), "values", shape=(self.rows, self._columns(dim)))
         return float(table.norm()) / math.sqrt(self.rows)  # each row is a sketch that keeps the norm in expectation

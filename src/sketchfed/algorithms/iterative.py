@@ -7,7 +7,7 @@ from typing import Literal, Self
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State, round_seed
-from sketchfed.algorithms.linear import LinearCode
+from sketchfed.algorithms.linear import Heard, LinearCode, RoundTrip
 from sketchfed.algorithms.settings import SketchSettings, default_global_rate
 from sketchfed.codecs import Sketched
 from sketchfed.codecs.rounding import from_packet, to_parts
@@ -70,6 +70,22 @@ class Iterative(Algorithm):
             return None
         return LinearCode(kind=codec.name, shape=(codec.size,), map=codec.sketch(context.shared))
 
+    def heard(self, packet: Packet, dim: int, context: RoundContext) -> Heard:
+        codec = self._codec(dim)
+        return Heard(codec.read(packet, context.shared) / packet.clients, codec.sketch(context.shared))
+
+    def told(self, update: Packet, replica: Replica, seed: PublicSeed) -> Heard:
+        codec, shared = self._codec(len(replica.weights)), round_seed(seed, replica.round)
+        return Heard(self._mean(codec, update, shared), codec.sketch(shared))
+
+    def between(self, before: Replica, after: Replica, seed: PublicSeed) -> Heard | None:
+        found = super().between(before, after, seed)
+        if found is None:
+            return None
+        sketch = self._codec(len(before.weights)).sketch(round_seed(seed, before.round))
+        scale = 1.0 if self.form == "unbiased" else sketch.dim / sketch.size
+        return Heard(found.values * scale, RoundTrip(sketch))
+
     @property
     def sends(self) -> str:
         how = "form = 'projection'" if self.form == "projection" else f"sketch.bits = {self.sketch.bits}"
@@ -87,9 +103,14 @@ class Iterative(Algorithm):
 
     def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
         dim, shared = len(replica.weights), round_seed(seed, replica.round)
-        codec, sent = self._codec(dim), expect_kind(update, "mean")
-        mean = from_packet(sent, size=codec.size, bits=self.sketch.down, seed=shared.child("down"))
-        return self.moved(replica, self._desketched(codec, mean, shared))
+        codec = self._codec(dim)
+        return self.moved(replica, self._desketched(codec, self._mean(codec, update, shared), shared))
+
+    def _mean(self, codec: Sketched, update: Packet, shared: PublicSeed) -> Tensor:
+        """The mean sketch that was broadcast."""
+        return from_packet(
+            expect_kind(update, "mean"), size=codec.size, bits=self.sketch.down, seed=shared.child("down")
+        )
 
     def _desketched(self, codec: Sketched, y: Tensor, shared: PublicSeed) -> Tensor:
         desketched = codec.sketch(shared).adjoint(y)

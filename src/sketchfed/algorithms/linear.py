@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 from torch.nn import functional
@@ -18,6 +18,40 @@ class LinearMap(Protocol):
 
     def adjoint(self, y: Tensor) -> Tensor:
         """`(..., size)` to `(..., dim)`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Some coordinates of a vector as they are."""
+
+    indices: Tensor
+    dim: int
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x[..., self.indices]
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return y.new_zeros(*y.shape[:-1], self.dim).index_copy(-1, self.indices, y)
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """A map and its adjoint behind it: what is left of a change that went through a sketch and back."""
+
+    map: LinearMap
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.map.adjoint(self.map.apply(x))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.apply(y)
+
+
+class Heard(NamedTuple):
+    """What somebody knows of a change, or of the mean of several: `values` = `map`·change, but for noise and rounding."""
+
+    values: Tensor
+    map: LinearMap | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +92,11 @@ class LinearCode:
     def values(self, packet: Packet) -> Tensor:
         """The numbers `(size,)` of a packet."""
         return self._padded(tensor_named(expect_kind(packet, self.kind), "values", shape=self.shape).reshape(-1))
+
+    def heard(self, packet: Packet) -> Heard:
+        """What a packet tells of the change behind it, or of the mean one of its clients."""
+        values = self._unpadded(self.values(packet)) / packet.clients
+        return Heard(values if self.offset is None else values + self.offset, self.map)
 
     def packet(self, values: Tensor, *, clients: int = 1) -> Packet:
         """The packet of numbers `(size,)`, a sum over so many clients."""

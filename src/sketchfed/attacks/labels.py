@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from sketchfed.attacks.observation import Observation
+from sketchfed.attacks.observation import Observed
 from sketchfed.errors import InputError
 from sketchfed.vectors import Layout
 
 
-def inferred(observation: Observation, *, count: int) -> Tensor:
+def inferred(observation: Observed, *, count: int) -> Tensor:
     """The labels of `count` examples, `(count,)`, in no particular order, from one step with softmax and cross-entropy.
 
     For one example the gradient of the last bias is p − e_y, negative in y alone (Zhao, Mopuri & Bilen 2020, "iDLG"). Over a

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sketchfed.attacks.labels import inferred
-from sketchfed.attacks.observation import Observation
+from sketchfed.attacks.observation import Observed
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.seeds import PublicSeed
 
@@ -77,7 +77,7 @@ class Matching:
 
     def reconstruct(
         self,
-        observation: Observation,
+        observation: Observed,
         *,
         shape: tuple[int, ...],
         seed: PublicSeed,
@@ -95,7 +95,7 @@ class Matching:
         ]
         return min(guesses, key=lambda guess: guess.mismatch)
 
-    def _labels(self, observation: Observation, shape: tuple[int, ...], count: int) -> list[Tensor | None]:
+    def _labels(self, observation: Observed, shape: tuple[int, ...], count: int) -> list[Tensor | None]:
         """What to take for labels, one after the other; None is to search for them."""
         if self.labels == "inferred":
             return [inferred(observation, count=count)]
@@ -110,7 +110,7 @@ class Matching:
 
     def _once(
         self,
-        observation: Observation,
+        observation: Observed,
         shape: tuple[int, ...],
         count: int,
         y: Tensor | None,
@@ -188,7 +188,7 @@ def variation(x: Tensor) -> Tensor:
     return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
 
 
-def _classes(observation: Observation, shape: tuple[int, ...]) -> int:
+def _classes(observation: Observed, shape: tuple[int, ...]) -> int:
     with torch.no_grad():
         return int(observation.module(torch.zeros(1, *shape)).shape[-1])
 

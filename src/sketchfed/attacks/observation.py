@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,31 @@ from sketchfed.training.base import batches
 from sketchfed.vectors import Layout
 
 
+class Observed(Protocol):
+    """What an attack asks of an observation, or of several of the same examples."""
+
+    @property
+    def values(self) -> Tensor:
+        """What arrived, `(size,)`."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The model as it was trained."""
+
+    @property
+    def gradient(self) -> Tensor:
+        """An estimate of the gradient, `(dim,)`."""
+
+    def seen(self, x: Tensor, y: Tensor) -> Tensor:
+        """What would have arrived of these examples, `(size,)`."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
     """`values` = A·(change of the weights by local work on unknown examples), everything but the examples being known.
 
     A is `map`: a sketch, the coordinates that were sent, a subspace; or the identity. One attack serves all of them, because
-    it only ever asks what examples it has in mind would have looked like (`seen`). The mean over several clients is the change
-    of their examples together where work is one step of all of them. Noise in the values is not modelled.
+    it only ever asks what examples it has in mind would have looked like (`seen`). Noise in the values is not modelled.
     """
 
     values: Tensor
@@ -33,8 +51,10 @@ class Observation:
     weights: Tensor
     """From which the work began, flat, `(dim,)`."""
     work: LocalWork
-    seed: PublicSeed
-    """That of the client in its round: the order of its batches is public."""
+    seed: PublicSeed | tuple[PublicSeed, ...]
+    """That of the client in its round: the order of its batches is public. Several where the mean of clients was seen."""
+    counts: tuple[int, ...] = ()
+    """How many examples each of several clients has; as many as the others, if absent."""
     map: LinearMap | None = None
     gram: Callable[[Tensor], Tensor] | None = None
     """How the weights move where a change is said that lies behind a sketch (`Trainer.gram`)."""
@@ -59,13 +79,24 @@ class Observation:
     def change(self, x: Tensor, y: Tensor) -> Tensor:
         """What the local work would make of these examples, `(dim,)`; it can be differentiated by them.
 
-        Several steps are unrolled, with batches in the order that the client had them. Targets may be probabilities, and
-        everything is computed in the type of x.
+        Several steps are unrolled, with batches in the order that the client had them. The examples of several clients follow
+        each other. Targets may be probabilities, and everything is computed in the type of x.
         """
+        if isinstance(self.seed, PublicSeed):
+            return self._changed(x, y, self.seed)
+        clients = len(self.seed)
+        if (sum(self.counts) if self.counts else len(x) - len(x) % clients) != len(x) or len(x) < clients:
+            wanted = f"{sum(self.counts)}" if self.counts else f"a multiple of {clients}"
+            raise InputError(f"{clients} clients have {wanted} examples together, got {len(x)}.")
+        parts = [torch.split(each, list(self.counts) or len(x) // clients) for each in (x, y)]
+        changes = [self._changed(own, targets, seed) for own, targets, seed in zip(*parts, self.seed, strict=True)]
+        return torch.stack(changes).mean(0)
+
+    def _changed(self, x: Tensor, y: Tensor, seed: PublicSeed) -> Tensor:
         start = self.weights.detach().to(x.dtype, copy=True).requires_grad_()
         layout, moved, said = Layout.of(self.module), start, torch.zeros_like(start)
         velocity: Tensor | None = None
-        for batch in batches(Examples(x, y), self.work, self.seed):
+        for batch in batches(Examples(x, y), self.work, seed):
             outputs = functional_call(self.module, layout.views(moved), (batch.x,))
             step = self._gradient(self.loss(outputs, batch.y), moved)
             if self.work.decay:

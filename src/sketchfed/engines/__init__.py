@@ -3,5 +3,6 @@
 from sketchfed.engines.base import Engine
 from sketchfed.engines.local import LocalEngine
 from sketchfed.engines.participant import Participant
+from sketchfed.engines.recorder import Exchange, Recorder
 
-__all__ = ["Engine", "LocalEngine", "Participant"]
+__all__ = ["Engine", "Exchange", "LocalEngine", "Participant", "Recorder"]

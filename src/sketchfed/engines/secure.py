@@ -96,7 +96,7 @@ class SecureClients:
         session = self._sessions[client]
         if stage != "masked":
             return pack(session.answer(unpack(request)))
-        sealed, task = _parted(request)
+        sealed, task = parted(request)
         replica = received[task]
         if isinstance(replica, SketchfedError):
             raise replica
@@ -108,7 +108,7 @@ def _received(requests: Iterable[bytes], receive: Callable[[bytes], Replica]) ->
     received: dict[bytes, Replica | SketchfedError] = {}
     for request in requests:
         try:
-            task = _parted(request)[1]
+            task = parted(request)[1]
         except WireError:
             continue  # its client will say so
         if task not in received:
@@ -119,7 +119,7 @@ def _received(requests: Iterable[bytes], receive: Callable[[bytes], Replica]) ->
     return received
 
 
-def _parted(request: bytes) -> tuple[bytes, bytes]:
+def parted(request: bytes) -> tuple[bytes, bytes]:
     """The sealed shares, and the task behind them."""
     parts = split(request, most=MOST_UPDATES)
     if not parts:

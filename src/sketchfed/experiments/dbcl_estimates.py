@@ -92,13 +92,13 @@ def estimated(arm: Arm) -> Row:
         steps: list[list[Any]] = []
         diverged = False
         while server.round < algorithm.rounds and not diverged:
-            before, old = server.state.replica.weights.clone(), algorithm.map_at(server.seed, server.round)
+            before, old = server.state.replica.weights.clone(), algorithm.form_at(server.seed, server.round)
             try:
                 server.advance()
             except DivergedError:
                 diverged = True
                 break
-            after, new = server.state.replica.weights, algorithm.map_at(server.seed, server.round)
+            after, new = server.state.replica.weights, algorithm.form_at(server.seed, server.round)
             estimates += [[server.round, *line] for line in qualities(before, after, old, new)]
             steps += [[server.round, *line] for line in _sizes(before, after, old, algorithm.sketch.name)]
         scores = [trainer.score(server.state.replica.weights, chunk) for chunk in workload.test_chunks()]

@@ -105,8 +105,12 @@ class ModelSketch:
     def _sketched(self, name: str, parts: Mapping[str, Tensor]) -> Tensor:
         if name not in self.sketches:
             return parts[name]
+        return self.sketches[name].apply(self.rows(name, parts))
+
+    def rows(self, name: str, parts: Mapping[str, Tensor]) -> Tensor:
+        """A sketched weight of the whole model, `(outputs, inputs)`, its folded bias among the inputs."""
         rows, bias = parts[name].reshape(parts[name].shape[0], -1), self._bias(name)
-        return self.sketches[name].apply(rows if bias is None else torch.cat([rows, parts[bias][:, None]], 1))
+        return rows if bias is None else torch.cat([rows, parts[bias][:, None]], 1)
 
     def _bias(self, weight: str) -> str | None:
         """The bias that is folded into a weight."""

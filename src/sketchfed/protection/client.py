@@ -56,7 +56,7 @@ def integers(protection: Protection, trainer: Trainer, replica: Replica, example
         total = mechanism.clipped_sum(code.values(packet)[None], secret, context.shared)
     else:
         total = torch.zeros(code.size, dtype=torch.int64)
-        [(batch, own)] = _batches(protection, examples, context, secret)
+        [(batch, own)] = batches_of(protection, examples, context, secret)
         for index, rows in enumerate(_encoded(code, trainer, replica.weights, batch, protection.algorithm.work.rate)):
             total += mechanism.clipped_sum(rows, own.child("rounding", index), context.shared)
     return mechanism.noised(total, secret)
@@ -75,14 +75,14 @@ def _trained(
     work = protection.algorithm.work
     if protection.in_steps:
         steps = protection.steps(trainer.dim)
-        batches = _batches(protection, examples, context, secret)
+        batches = batches_of(protection, examples, context, secret)
         trained = private_descent(trainer, replica.weights, batches, work, clip=steps.clip, noise=steps.noised)
     else:
         trained = trainer.train(replica.weights, examples, work, context.own)
     return protection.algorithm.client(trained.sub_(replica.weights), memory, context)
 
 
-def _batches(protection: Protection, examples: Examples, context: RoundContext, secret: SecretSeed) -> Batches:
+def batches_of(protection: Protection, examples: Examples, context: RoundContext, secret: SecretSeed) -> Batches:
     """The batches of a round at example level: hidden ones, or the one whose turn it is."""
     work = protection.algorithm.work
     if protection.passes is None:
@@ -112,7 +112,7 @@ def _noisy_codes(
     work, code, steps = protection.algorithm.work, protection.code(context), protection.noisy_steps
     assert work.batch is not None
     weights, total = replica.weights.clone(), torch.zeros(code.size)
-    for batch, own in _batches(protection, examples, context, secret):
+    for batch, own in batches_of(protection, examples, context, secret):
         if code.map is None and code.offset is None:
             summed = code.apply(trainer.clipped_sum(weights, batch, mechanism.clip))
         else:

@@ -1,7 +1,5 @@
 """A report: one file that needs nothing else, with charts, tables and everything needed to run again."""
 
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -9,9 +7,9 @@ from functools import cache
 from html import escape
 from pathlib import Path
 
-from sketchfed import __version__
 from sketchfed.report import sections
 from sketchfed.report.curves import chart_data, styles
+from sketchfed.report.document import document, written_by
 from sketchfed.report.files import write_whole
 from sketchfed.report.groups import Group
 from sketchfed.report.pictures import pictures
@@ -30,9 +28,9 @@ def _page(records: Sequence[RunRecord]) -> str:
     comparison = compare(records)
     groups, looks = comparison.groups, styles(comparison.groups)
     drawn = pictures(groups, looks)
-    title = escape(_title(records, groups))
+    title = _title(records, groups)
     body = [
-        f"<h1>{title}</h1>",
+        f"<h1>{escape(title)}</h1>",
         f'<p class="setting">{escape(comparison.setting)}</p>',
         sections.headline(groups),
         sections.charts(groups, looks, drawn),
@@ -43,27 +41,7 @@ def _page(records: Sequence[RunRecord]) -> str:
     ]
     scripts = [_vega(), (_HERE / "page.js").read_text(encoding="utf-8")] if drawn else []
     data = {"points": chart_data(groups, looks), "charts": [{"name": each.name, "spec": each.spec} for each in drawn]}
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="sketchfed {__version__}">
-<title>{title}</title>
-<style>
-{(_HERE / "page.css").read_text(encoding="utf-8")}</style>
-</head>
-<body>
-<main>
-{chr(10).join(filter(None, body))}
-</main>
-<footer>{sections.written_by()}</footer>
-{"".join(_data(name, value) for name, value in data.items())}
-{chr(10).join(f"<script>{script}</script>" for script in scripts)}
-</body>
-</html>
-"""
+    return document(title, body, footer=written_by(), scripts=scripts, data="".join(_data(*each) for each in data.items()))
 
 
 def _title(records: Sequence[RunRecord], groups: Sequence[Group]) -> str:
@@ -80,13 +58,6 @@ def _vega() -> str:
 
     bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
     return re.sub(r"https://[\w.]+(?=/)", "", bundle).replace("</script", r"<\/script")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Only these scripts run, and nothing is fetched. Vega compiles its expressions, which counts as eval."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
-    return f"default-src 'none'; script-src 'unsafe-eval' {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def _data(name: str, value: object) -> str:

@@ -1,13 +1,11 @@
 """The parts of a report as HTML. Every text that comes from a file is escaped here."""
 
-import platform
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from importlib.metadata import PackageNotFoundError, version
 
-from sketchfed import __version__
 from sketchfed.report.curves import Style
+from sketchfed.report.document import listed
 from sketchfed.report.groups import Group
 from sketchfed.report.pictures import Picture
 from sketchfed.report.records import RunRecord
@@ -174,7 +172,7 @@ def _run(record: RunRecord) -> str:
     summary = record.summary
     folder = record.folder.resolve().parts[-2:] if record.folder.is_absolute() else record.folder.parts
     config = "/".join((*folder, "config.toml"))  # not where the folder lies on this machine
-    ran = f"<p>It ran on {escape(_listed(summary.versions))}.</p>" if summary.versions else ""
+    ran = f"<p>It ran on {escape(listed(summary.versions))}.</p>" if summary.versions else ""
     state = "" if summary.finished else f", unfinished after round {record.rounds}"
     return f"""<details><summary>{escape(summary.name)} <small>{escape(summary.label)}{state}</small></summary>
 <p>Run it again:</p>
@@ -182,20 +180,3 @@ def _run(record: RunRecord) -> str:
 {ran}<pre tabindex="0">{escape(record.config_text)}</pre>
 </details>
 """
-
-
-def written_by() -> str:
-    """The software that wrote the report, which need not be the software that ran."""
-    names = {"Python": platform.python_version()} | {name: _installed(name) for name in ("torch", "numpy")}
-    return f"Written by {escape(_listed({'sketchfed': __version__} | names))}. This file needs no network."
-
-
-def _listed(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in versions.items())
-
-
-def _installed(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(not installed)"

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from sketchfed import vectors
 from sketchfed.algorithms import State
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
-from sketchfed.engines import LocalEngine, Participant
+from sketchfed.engines import Engine, LocalEngine, Participant, Recorder
+from sketchfed.engines.recorder import Exchange, OnExchange
 from sketchfed.errors import DivergedError, InputError
 from sketchfed.protection.probe import CLIENTS, advice, norms
 from sketchfed.runs import captured
 from sketchfed.runs.advice import advise
 from sketchfed.runs.folder import RunFolder
+from sketchfed.runs.recording import WIRE, WireFile
 from sketchfed.seeds import PublicSeed
 from sketchfed.server import Server
 from sketchfed.training import Examples, Loss
@@ -73,22 +75,24 @@ def run(
     task: str = "classification",
     folder: Path | str | None = None,
     on_round: OnRound | None = None,
+    on_exchange: OnExchange | None = None,
 ) -> Run:
     """Train, and return what came of it.
 
     `config` is a TOML file, or its tables as a mapping. With `model`, `clients` and `test`, a torch module is trained on data
     that is there already: `clients` holds a pair of tensors `(x, y)` or a torch Dataset for each client. With `folder`, the
-    run is kept there and can be resumed; without, nothing is written. `on_round` is called with the metrics of each round.
+    run is kept there and can be resumed; without, nothing is written. `on_round` is called with the metrics of each round,
+    `on_exchange` with the bytes of all requests and replies as they pass (`engines.Exchange`).
 
     >>> run({"algorithm": {"name": "iterative", "rounds": 2}, "data": {"clients": 4}}).metrics[-1]["uplink_bytes"]
     29208
     """
     chosen = load_config(config if config is not None else {})
     if all(given is None for given in (model, clients, test, loss)):
-        return prepare(chosen, folder=folder).finish(on_round)
+        return prepare(chosen, folder=folder, on_exchange=on_exchange).finish(on_round)
     if (chosen.data, chosen.model) != (DataSettings(), ModelSettings()):
         raise InputError("the configuration names [data] or [model], but both were given as objects. Remove these tables.")
-    loop = _given(chosen, model, clients, test, loss, task)
+    loop = _given(chosen, model, clients, test, loss, task, on_exchange)
     return _begun(loop, folder).finish(on_round)
 
 
@@ -100,9 +104,9 @@ def resume(folder: Path | str, *, on_round: OnRound | None = None, **given: Any)
     return reopen(folder, **given).finish(on_round)
 
 
-def prepare(config: Config, *, folder: Path | str | None = None) -> "Loop":
+def prepare(config: Config, *, folder: Path | str | None = None, on_exchange: OnExchange | None = None) -> "Loop":
     """A run that is ready for its first round."""
-    return _begun(Loop(config, from_config(config)), folder)
+    return _begun(Loop(config, from_config(config), on_exchange), folder)
 
 
 def reopen(folder: Path | str, **given: Any) -> "Loop":
@@ -123,20 +127,28 @@ def _begun(loop: "Loop", folder: Path | str | None) -> "Loop":
 
 
 def _given(
-    config: Config, model: nn.Module | None, clients: Sequence[Any] | None, test: Any, loss: Loss | str | None, task: str
+    config: Config,
+    model: nn.Module | None,
+    clients: Sequence[Any] | None,
+    test: Any,
+    loss: Loss | str | None,
+    task: str,
+    on_exchange: OnExchange | None = None,
 ) -> "Loop":
     if model is None or clients is None or test is None:
         raise InputError("model, clients and test belong together: give all three, or name them in the configuration.")
     config = replace(config, data=DataSettings(name=GIVEN, clients=len(clients)), model=ModelSettings(name=GIVEN))
-    return Loop(config, from_objects(model, clients, test, loss, task))
+    return Loop(config, from_objects(model, clients, test, loss, task), on_exchange)
 
 
 class Loop:
     """A run under way."""
 
-    def __init__(self, config: Config, workload: Workload) -> None:
+    def __init__(self, config: Config, workload: Workload, on_exchange: OnExchange | None = None) -> None:
         self._workload = workload
         self._folder: RunFolder | None = None
+        self._wire: WireFile | None = None
+        self._on_exchange = on_exchange
         self._trainer = workload.trainer()
         dim, sizes = self._trainer.dim, [len(part) for part in workload.parts]
         self._config = config.completed(dim=dim, sizes=sizes, module=workload.module)
@@ -161,7 +173,16 @@ class Loop:
 
     def _make_server(self, state: State) -> Server:
         seed, shared_start = PublicSeed(self._config.seed), self._workload.shared_start
-        return Server(self._algorithm, self._engine, state, seed, shared_start=shared_start, protection=self._protection)
+        engine: Engine = self._engine
+        if self._config.engine.record or self._on_exchange is not None:
+            engine = Recorder(engine, round=lambda: self._server.round, tell=self._record)
+        return Server(self._algorithm, engine, state, seed, shared_start=shared_start, protection=self._protection)
+
+    def _record(self, exchanges: Sequence[Exchange]) -> None:
+        if self._wire is not None:
+            self._wire.append(exchanges)
+        if self._on_exchange is not None:
+            self._on_exchange(exchanges)
 
     def keep_in(self, folder: RunFolder) -> "Loop":
         """Go on from the folder's last checkpoint, if it has one, and keep there what comes."""
@@ -169,6 +190,8 @@ class Loop:
             folder.check_room(12 * self._trainer.dim + 2**20)
             folder.keep(self._config)
             self._restore(folder)
+            if self._config.engine.record:
+                self._wire = WireFile(folder.path / WIRE).open(self.round)
         except BaseException:
             folder.close()
             raise
@@ -183,6 +206,11 @@ class Loop:
     @property
     def rounds(self) -> int:
         return self._config.algorithm.rounds
+
+    @property
+    def weights(self) -> Tensor:
+        """The server's, as of now."""
+        return self._server.state.replica.weights
 
     @property
     def title(self) -> str:
@@ -231,8 +259,9 @@ class Loop:
                     self._folder.summarise(self._summary(finished=True))
         finally:
             self._engine.close()
-            if self._folder is not None:
-                self._folder.close()
+            for kept in (self._wire, self._folder):
+                if kept is not None:
+                    kept.close()
         weights = self._server.state.replica.weights
         return Run(
             config=self._config,
@@ -314,6 +343,8 @@ class Loop:
 
     def _save(self, folder: RunFolder, seconds: float) -> None:
         folder.sync()
+        if self._wire is not None:
+            self._wire.sync()
         changed, self._engine.changed = self._engine.changed, set()
         folder.checkpoints.save(
             self._server.state, self._server.ledger, seconds=seconds, memories=self._engine.memories, changed=changed

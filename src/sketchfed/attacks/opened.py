@@ -1,0 +1,43 @@
+"""Secure sums opened once more, from the recorded bytes alone: what the server computed, anybody with its wire can."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from torch import Tensor
+
+from sketchfed.engines import Exchange
+from sketchfed.engines.secure import parted
+from sketchfed.errors import SecureSumError, SketchfedError, WireError
+from sketchfed.secure import SecureServer, Terms
+from sketchfed.wire import unpack
+
+
+def opened_sums(exchanges: Sequence[Exchange]) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
+    """The integers of each sum among the exchanges of a round, and whose they are; abandoned ones are passed over."""
+    server: SecureServer | None = None
+    for stage, group in groupby(exchanges, key=lambda each: each.stage):
+        asked = list(group)
+        if stage == "keys":
+            identities = {each.client: each.identity for each in asked}
+            server = SecureServer(Terms.from_packet(unpack(asked[0].request)), identities)
+        if server is None or server.stage != stage:
+            continue
+        try:
+            server.receive({each.client: each.reply for each in asked if each.reply is not None})
+        except SecureSumError:
+            server = None
+            continue
+        if server.result is not None:
+            yield server.result
+
+
+def task_in(exchange: Exchange) -> bytes | None:
+    """The task that an exchange carried, which says where the model is; most stages of secure sums carry none."""
+    if exchange.stage == "train":
+        return exchange.request
+    if exchange.stage != "masked":
+        return None
+    try:
+        return parted(exchange.request)[1]
+    except (WireError, SketchfedError):
+        return None

@@ -1,0 +1,78 @@
+"""What an attack aims at: the examples behind one update, or behind several that are about the same examples."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed.attacks.observation import Observation, Observed
+from sketchfed.attacks.view import Update
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Joint:
+    """Several observations of the same examples as one: other weights and other sketches each time, so more equations.
+
+    Each is scaled to norm 1, as gradients shrink from round to round and would be overheard.
+    """
+
+    parts: tuple[Observation, ...]
+
+    @cached_property
+    def values(self) -> Tensor:
+        return torch.cat([part.values / scale for part, scale in zip(self.parts, self._scales, strict=True)])
+
+    @property
+    def module(self) -> nn.Module:
+        return self.parts[0].module
+
+    @property
+    def gradient(self) -> Tensor:
+        """That of the first, by which labels are inferred."""
+        return self.parts[0].gradient
+
+    def seen(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([part.seen(x, y) / scale for part, scale in zip(self.parts, self._scales, strict=True)])
+
+    @cached_property
+    def _scales(self) -> list[float]:
+        return [max(float(part.values.norm()), 1e-30) for part in self.parts]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Target:
+    """Unknown examples, and all updates that are known to come from them."""
+
+    updates: tuple[Update, ...]
+
+    @property
+    def first(self) -> Update:
+        return self.updates[0]
+
+    @property
+    def count(self) -> int:
+        """How many examples there are."""
+        return self.first.count
+
+    @cached_property
+    def observation(self) -> Observed:
+        if len(self.updates) == 1:
+            return self.first.observation
+        return Joint(parts=tuple(update.observation for update in self.updates))
+
+
+def repeated(updates: Iterable[Update], *, most: int = 8) -> list[Target]:
+    """Targets of which there are several updates, those with most of them first; no more than `most` each.
+
+    The order of batches follows from the public seed, so whoever sees replies knows which come from the same examples. A
+    client that repeats its whole data in every round is a case of it.
+    """
+    groups: defaultdict[tuple[int, tuple[int, ...]], list[Update]] = defaultdict(list)
+    for update in updates:
+        if update.used is not None:
+            groups[update.clients[0], update.used].append(update)
+    several = [Target(updates=tuple(group[:most])) for group in groups.values() if len(group) > 1]
+    return sorted(several, key=lambda target: -len(target.updates))

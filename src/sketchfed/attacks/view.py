@@ -1,0 +1,292 @@
+"""What an adversary knows: the wire as far as its role sees it, what is public, its own data, and nobody else's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed.algorithms import Algorithm, Replica, RoundContext
+from sketchfed.algorithms.base import cohort, round_seed
+from sketchfed.algorithms.linear import Heard, RoundTrip
+from sketchfed.attacks.observation import Observation
+from sketchfed.attacks.opened import opened_sums, task_in
+from sketchfed.engines import Exchange, Participant
+from sketchfed.engines.participant import MOST_UPDATES
+from sketchfed.errors import SketchfedError
+from sketchfed.nn.model_sketch import ModelSketch
+from sketchfed.protection import Protection
+from sketchfed.protection.sums import recovered_sum
+from sketchfed.seeds import PublicSeed
+from sketchfed.sketches import Sketch
+from sketchfed.training import Examples, Loss, make_trainer
+from sketchfed.training.blind import Latest, client_form
+from sketchfed.training.losses import loss_named
+from sketchfed.vectors import Layout
+from sketchfed.wire import Packet, number_named, split, unpack
+
+ROLES = {
+    "server": "the server, honest but curious: every reply as it came, and the weights",
+    "secure server": "the server under secure sums: masked replies, and the sums that were opened",
+    "network": "whoever reads the wire, where no TLS or its end: every request and reply, no secrets",
+    "client": "a client: what it is sent, its own replies and data",
+    "colluders": "two clients that share what they are sent, and take their own part off what they see",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Public:
+    """What everybody is taken to know of a run: its configuration, the model but not its weights, and the public seed.
+
+    How many examples each client has is assumed to be known, too: that is in favour of the attack.
+    """
+
+    algorithm: Algorithm
+    """Made to fit the module."""
+    module: nn.Module
+    loss: str | Loss
+    seed: PublicSeed
+    shape: tuple[int, ...]
+    """Of an example."""
+    sizes: tuple[int, ...]
+    """Examples of each client."""
+    protection: Protection | None = None
+    start: Replica | None = None
+    """With which all began, where that follows from the public seed."""
+
+    @cached_property
+    def participant(self) -> Participant:
+        trainer = make_trainer(self.module, self.loss)
+        return Participant(
+            algorithm=self.algorithm, trainer=trainer, seed=self.seed, clients=len(self.sizes), protection=self.protection
+        )
+
+    @property
+    def dim(self) -> int:
+        return self.participant.trainer.dim
+
+    def given(self, index: int) -> tuple[nn.Module, ModelSketch | None]:
+        """The model in the form that clients are given in a round, and the sketches that lie between, if any."""
+        form = self.algorithm.form_at(self.seed, index)
+        if form is None:
+            return self.module, None
+        return self._forms.get(index, lambda: client_form(self.module, form)), form
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(self.module)
+
+    def sketches(self, index: int) -> Mapping[str, Sketch]:
+        """Those by which weights are sketched for clients in a round."""
+        form = self.algorithm.form_at(self.seed, index)
+        return {} if form is None else form.sketches
+
+    @cached_property
+    def _forms(self) -> Latest[nn.Module]:
+        return Latest()
+
+    def examples_of(self, client: int) -> int:
+        """How many different examples of a client are in one reply of it, as planned."""
+        work, size = self.algorithm.work, self.sizes[client]
+        return size if work.steps is None or work.batch is None else min(size, work.steps * work.batch)
+
+    def used(self, index: int, client: int) -> tuple[int, ...] | None:
+        """Which of a client's examples are behind its reply in a round: the order of batches is public unless it is hidden."""
+        protection = self.protection
+        if protection is not None and protection.privacy is not None and protection.privacy.unit == "example":
+            return None
+        order, slices = self.algorithm.work.order(self.sizes[client], round_seed(self.seed, index).child("local", client))
+        return tuple(sorted(set(order[: slices[-1][1]].tolist())))
+
+    def cohort(self, index: int) -> tuple[int, ...]:
+        """The clients of a round, as anybody can tell; nobody can where cohorts are hidden."""
+        if self.protection is not None and self.protection.hidden:
+            return ()
+        population = len(self.sizes)
+        return tuple(cohort(self.seed, index, population=population, count=self.algorithm.planned(population)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Update:
+    """What is known of the work of one client in a round, or of the mean of several."""
+
+    round: int
+    clients: tuple[int, ...]
+    """Whose work it is; nobody's that is known, where cohorts are hidden."""
+    observation: Observation
+    count: int
+    """Examples behind it."""
+    used: tuple[int, ...] | None = None
+    """Which of its examples one client used, where that is public: then later updates may be about the same."""
+    noise: float = 0.0
+    """The deviation of the noise in each of the values, which is public."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """One role's knowledge. The same for every algorithm, codec and mechanism: an attack asks for `updates` or `replicas`."""
+
+    role: str
+    public: Public
+    exchanges: Sequence[Exchange]
+    """What passed before its eyes, in order."""
+    members: tuple[int, ...] = ()
+    """Which clients it is, if any."""
+    own: Mapping[int, Examples] = field(default_factory=dict)
+    """Their data."""
+    released: Tensor | None = None
+    """The final weights, where this role gets them."""
+
+    @property
+    def is_client(self) -> bool:
+        return bool(self.members)
+
+    def replicas(self) -> dict[int, Replica]:
+        """What clients were given in each round that this role saw, as they hold it."""
+        return {replica.round: replica for replica, _, _ in self._rounds()}
+
+    def updates(self) -> Iterator[Update]:
+        """All that is known of clients' work, in the order of rounds; rounds that ask for something else are left out."""
+        for update in self._told() if self.is_client else self._heard():
+            if update.round >= self.public.algorithm.warm_up:
+                yield update
+
+    # What the server sees, or whoever reads the wire ----------------------------------------------------------------
+
+    def _heard(self) -> Iterator[Update]:
+        for replica, exchanges, _ in self._rounds():
+            if any(each.stage != "train" for each in exchanges):
+                yield from self._opened(replica, exchanges)
+                continue
+            for exchange in exchanges:
+                heard = None if exchange.reply is None else self._reply(exchange.reply, replica, exchange.client)
+                if heard is not None:
+                    protection = self.public.protection
+                    noise = 0.0 if protection is None or protection.central else protection.variance(1) ** 0.5
+                    yield self._update(replica, (exchange.client,), heard, noise)
+
+    def _opened(self, replica: Replica, exchanges: Sequence[Exchange]) -> Iterator[Update]:
+        protection = self.public.protection
+        assert protection is not None
+        for total, clients in opened_sums(exchanges):
+            packet = recovered_sum(protection, total, len(clients), self._context(replica))
+            heard = self.public.algorithm.heard(packet, self.public.dim, self._context(replica))
+            if heard is not None:
+                yield self._update(replica, clients, heard, protection.variance(len(clients)) ** 0.5)
+
+    def _reply(self, reply: bytes, replica: Replica, client: int) -> Heard | None:
+        """What a reply tells; nothing if the server would refuse it."""
+        try:
+            packet = unpack(reply)
+            self.public.algorithm.check(packet, self.public.dim, self._context(replica, client))
+            return self.public.algorithm.heard(packet, self.public.dim, self._context(replica, client))
+        except SketchfedError:
+            return None
+
+    def _rounds(self) -> Iterator[tuple[Replica, list[Exchange], list[Packet]]]:
+        """The replica of each round, what passed in it, and by which packets the replica came about."""
+        replica, receive = self.public.start, self.public.participant.receive
+        for _, group in groupby(self.exchanges, key=lambda each: each.round):
+            exchanges = list(group)
+            tasks = {task for each in exchanges if (task := task_in(each)) is not None}
+            for task in sorted(tasks, key=len):
+                try:
+                    replica = receive(replica, task)
+                except SketchfedError:  # meant for somebody who holds more, or less
+                    continue
+                yield replica, exchanges, [unpack(part) for part in split(task, most=MOST_UPDATES)]
+                break
+
+    # What clients see -----------------------------------------------------------------------------------------------
+
+    def _told(self) -> Iterator[Update]:
+        """What broadcasts tell of the means of rounds, less the members' own part."""
+        algorithm, seed = self.public.algorithm, self.public.seed
+        held, sent = self.public.start, dict[int, list[Exchange]]()
+        for replica, exchanges, packets in self._rounds():
+            if packets[-1].kind == "snapshot" and held is not None:
+                yield from self._of_mean(held, algorithm.between(held, replica, seed), sent)
+            elif packets[-1].kind != "begin" and held is not None:
+                for packet in packets:
+                    if number_named(packet, "round") == held.round < replica.round:
+                        yield from self._of_mean(held, algorithm.told(packet, held, seed), sent)
+                        held = algorithm.follow(held, packet, seed)
+            held, sent[replica.round] = replica, exchanges
+
+    def _of_mean(self, replica: Replica, heard: Heard | None, sent: Mapping[int, list[Exchange]]) -> Iterator[Update]:
+        if heard is None:
+            return
+        protection, everybody = self.public.protection, self.public.cohort(replica.round)
+        planned = len(everybody) or (protection.cohort if protection is not None else 1)
+        noise = 0.0 if protection is None else protection.variance(planned) ** 0.5
+        own = self._own(replica, heard, sent.get(replica.round, [])) if everybody else {}
+        others = tuple(client for client in everybody if client not in own)
+        if everybody and not others:
+            return
+        if own:
+            total = heard.values * len(everybody) - torch.stack(list(own.values())).sum(0)
+            heard, noise = Heard(total / len(others), heard.map), noise * len(everybody) / len(others)
+        yield self._update(replica, others, heard, noise, planned=planned)
+
+    def _own(self, replica: Replica, told: Heard, exchanges: Sequence[Exchange]) -> dict[int, Tensor]:
+        """What the members added themselves, in the form in which the mean is known.
+
+        Under masks it is worked out anew, without the noise that they added: they know it, but the wire does not.
+        """
+        found = {}
+        for exchange in exchanges:
+            heard = None
+            if exchange.stage == "train" and exchange.reply is not None:
+                heard = self._reply(exchange.reply, replica, exchange.client)
+            elif exchange.stage == "masked" and exchange.client in self.own:
+                heard = self._worked(replica, exchange.client)
+            if heard is not None:
+                found[exchange.client] = _in_form_of(told, heard)
+        return found
+
+    def _worked(self, replica: Replica, client: int) -> Heard | None:
+        algorithm, context = self.public.algorithm, self._context(replica, client)
+        trainer = algorithm.local(self.public.participant.trainer, context)
+        trained = trainer.train(replica.weights, self.own[client], algorithm.work, context.own)
+        packet, _ = algorithm.client(trained.sub_(replica.weights), None, context)
+        return algorithm.heard(packet, self.public.dim, context)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _update(
+        self, replica: Replica, clients: tuple[int, ...], heard: Heard, noise: float, *, planned: int | None = None
+    ) -> Update:
+        known = clients or tuple(range(planned or 1))
+        counts = tuple(max(1, self.public.examples_of(client)) for client in known)
+        seeds = tuple(self._context(replica, client).own for client in known)
+        module, form = self.public.given(replica.round)
+        observation = Observation(
+            values=heard.values,
+            module=module,
+            loss=loss_named(self.public.loss),
+            weights=replica.weights,
+            work=self.public.algorithm.work,
+            seed=seeds[0] if len(seeds) == 1 else seeds,
+            counts=() if len(seeds) == 1 else counts,
+            map=heard.map,
+            gram=None if form is None else form.gram,
+        )
+        used = self.public.used(replica.round, clients[0]) if len(clients) == 1 else None
+        return Update(
+            round=replica.round, clients=clients, observation=observation, count=sum(counts), used=used, noise=noise
+        )
+
+    def _context(self, replica: Replica, client: int = 0) -> RoundContext:
+        return RoundContext(
+            round=replica.round, seed=self.public.seed, client=client, replica=replica, population=len(self.public.sizes)
+        )
+
+
+def _in_form_of(told: Heard, own: Heard) -> Tensor:
+    """What one sent itself, through the map by which the mean is known."""
+    if own.map is None:
+        return own.values if told.map is None else told.map.apply(own.values)
+    return own.map.adjoint(own.values) if told.map is None or isinstance(told.map, RoundTrip) else own.values
+

@@ -7,22 +7,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sketchfed.audits import audit
     from sketchfed.runs import Run, resume, run
     from sketchfed.seeds import PublicSeed, SecretSeed
 
 __version__ = "0.1.0"
-__all__ = ["PublicSeed", "Run", "SecretSeed", "__version__", "resume", "run"]
+__all__ = ["PublicSeed", "Run", "SecretSeed", "__version__", "audit", "resume", "run"]
 
 _HOMES = {
     "PublicSeed": "sketchfed.seeds",
     "Run": "sketchfed.runs",
     "SecretSeed": "sketchfed.seeds",
+    "audit": "sketchfed.audits",
     "resume": "sketchfed.runs",
     "run": "sketchfed.runs",
 }
 _MODULES = (
-    *("algorithms", "codecs", "config", "data", "engines", "errors", "kernels", "models", "planner", "plugins", "report"),
-    *("runs", "seeds", "server", "sketches", "training", "vectors", "wire", "workload"),
+    *("algorithms", "attacks", "audits", "codecs", "config", "data", "engines", "errors", "kernels", "models", "planner"),
+    *("plugins", "report", "runs", "seeds", "server", "sketches", "training", "vectors", "wire", "workload"),
 )
 
 

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State, cohort, round_seed
-from sketchfed.algorithms.linear import Coordinates, Heard, LinearCode, RoundTrip
+from sketchfed.algorithms.linear import Heard, LinearCode, LinearMap, RoundTrip
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
 from sketchfed.codecs import Codec, Sketched
 from sketchfed.codecs.feedback import encode_with_memory
 from sketchfed.codecs.prediction import prediction_gain
+from sketchfed.codecs.qsgd import Qsgd
+from sketchfed.codecs.rand_k import RandK
+from sketchfed.codecs.sign import Sign
+from sketchfed.codecs.spatial import Spatial
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet
 
@@ -78,30 +82,30 @@ class FedAvg(Algorithm):
         return LinearCode(kind=codec.name, shape=(dim if sketch is None else sketch.size,), map=sketch)
 
     def heard(self, packet: Packet, dim: int, context: RoundContext) -> Heard:
-        """By the sketch, or by what the codec decodes from this packet alone.
+        """By the linear map of the codec, if it has one, or as what it decodes from this packet alone.
 
-        Of coordinates that were drawn at random the others say nothing; of the largest they do: the others are small. What error
-        feedback added of earlier rounds is in it, too.
+        Where coordinates are chosen by what they hold, as the largest are, those that were not sent are known to be small, as
+        decoded. What error feedback added of earlier rounds is in it, too.
         """
         codec = self._codec(dim)
         expected = None if context.replica is None else context.replica.prediction
+        known: LinearMap | None
         if isinstance(codec, Sketched):
-            sketch = codec.sketch(context.shared)
-            values = codec.read(packet, context.shared) / packet.clients
-            return Heard(values if expected is None else values + sketch.apply(expected), sketch)
-        change = codec.decode([packet], context.shared)
-        sent = change.nonzero().squeeze(1)
+            values, known = codec.read(packet, context.shared) / packet.clients, codec.sketch(context.shared)
+        else:
+            values, known = codec.decode([packet], context.shared), _linear(codec, context.shared, context.client)
         if expected is not None:
-            change = change + expected
-        drawn = codec.unbiased and len(sent) <= dim // 2
-        return Heard(change[sent], Coordinates(sent, dim)) if drawn else Heard(change, None)
+            values = values + (expected if known is None else known.apply(expected))
+        return Heard(values, known)
 
     def between(self, before: Replica, after: Replica, seed: PublicSeed) -> Heard | None:
         found, codec = super().between(before, after, seed), self._codec(len(before.weights))
-        if found is None or not isinstance(codec, Sketched) or before.prediction is not None:
-            return found
-        scale = 1 / codec.shrinkage if self.error_feedback else 1.0
-        return Heard(found.values * scale, RoundTrip(codec.sketch(round_seed(seed, before.round))))
+        if found is None:
+            return None
+        known = RoundTrip.of(codec.sketch(round_seed(seed, before.round))) if isinstance(codec, Sketched) else None
+        expected = torch.zeros_like(found.values) if before.prediction is None else before.prediction
+        decoded = (found.values - expected) / (codec.shrinkage if self.error_feedback else 1.0)
+        return Heard(decoded + (expected if known is None else known.apply(expected)), known)
 
     @property
     def sends(self) -> str:
@@ -141,3 +145,19 @@ class FedAvg(Algorithm):
 
     def _codec(self, dim: int) -> Codec:
         return self.codec.codec(dim, self.sketch)
+
+
+def _linear(codec: Codec, seed: PublicSeed, client: int) -> RoundTrip | None:
+    """What a codec leaves of a vector, but for rounding, where what it sends was drawn without looking at the vector."""
+    if isinstance(codec, RandK | Spatial):
+        exact: Codec = replace(codec, bits=32)
+    elif isinstance(codec, Qsgd | Sign) and codec.personal:
+        exact = RandK(dim=codec.dim, size=codec.sent)  # it draws the same coordinates
+    else:
+        return None
+
+    def through(x: Tensor) -> Tensor:
+        rows = [exact.decode([exact.encode(row, seed, client)], seed) for row in x.reshape(-1, codec.dim)]
+        return torch.stack(rows).to(x).reshape(x.shape)
+
+    return RoundTrip(through)

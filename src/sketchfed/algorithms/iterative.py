@@ -84,7 +84,7 @@ class Iterative(Algorithm):
             return None
         sketch = self._codec(len(before.weights)).sketch(round_seed(seed, before.round))
         scale = 1.0 if self.form == "unbiased" else sketch.dim / sketch.size
-        return Heard(found.values * scale, RoundTrip(sketch))
+        return Heard(found.values * scale, RoundTrip.of(sketch))
 
     @property
     def sends(self) -> str:

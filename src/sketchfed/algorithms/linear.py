@@ -1,13 +1,17 @@
 """Packets that depend linearly on a client's change, so that a sum of them can take the place of them all."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from sketchfed.wire import Packet, expect_kind, tensor_named
+
+_PROBES = 32
 
 
 class LinearMap(Protocol):
@@ -34,17 +38,30 @@ class Coordinates:
         return y.new_zeros(*y.shape[:-1], self.dim).index_copy(-1, self.indices, y)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RoundTrip:
-    """A map and its adjoint behind it: what is left of a change that went through a sketch and back."""
+    """What is left of a change that went through a linear code and back: symmetric, and of the length of the change."""
 
-    map: LinearMap
+    through: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def of(cls, known: LinearMap) -> "RoundTrip":
+        """A map and its adjoint behind it."""
+        return cls(lambda x: known.adjoint(known.apply(x)))
 
     def apply(self, x: Tensor) -> Tensor:
-        return self.map.adjoint(self.map.apply(x))
+        return self.through(x)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        return self.apply(y)
+        return self.through(y)
+
+
+def spread(known: LinearMap | None, dim: int) -> float:
+    """‖A‖²_F/size, estimated: the variance of each number behind a map, of noise of variance 1 in all coordinates before it."""
+    if known is None:
+        return 1.0
+    probes = torch.randn(_PROBES, dim, generator=torch.Generator().manual_seed(0))
+    return float(known.apply(probes).square().mean())
 
 
 class Heard(NamedTuple):

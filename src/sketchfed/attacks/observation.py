@@ -1,6 +1,6 @@
 """What an adversary saw of somebody's local work: a linear function of the change that it made, perhaps with noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sketchfed.algorithms.linear import LinearMap
+from sketchfed.algorithms.linear import LinearMap, RoundTrip
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, LocalWork, Loss
@@ -54,7 +54,9 @@ class Observation:
     seed: PublicSeed | tuple[PublicSeed, ...]
     """That of the client in its round: the order of its batches is public. Several where the mean of clients was seen."""
     counts: tuple[int, ...] = ()
-    """How many examples each of several clients has; as many as the others, if absent."""
+    """How many examples of each of several clients are behind it; as many as of the others, if absent."""
+    sizes: tuple[int, ...] = ()
+    """How many examples each client has in all, where it did not use all of them: its batches are drawn from these."""
     map: LinearMap | None = None
     gram: Callable[[Tensor], Tensor] | None = None
     """How the weights move where a change is said that lies behind a sketch (`Trainer.gram`)."""
@@ -72,31 +74,33 @@ class Observation:
     @property
     def gradient(self) -> Tensor:
         """An estimate of the sum of the gradients of the local steps, `(dim,)`: −Aᵀ·values/rate, unbiased for our sketches."""
-        back = self.values if self.map is None else self.map.adjoint(self.values)
+        back = self.values if self.map is None or isinstance(self.map, RoundTrip) else self.map.adjoint(self.values)
         return back / -self.work.rate
 
     @torch.enable_grad()
     def change(self, x: Tensor, y: Tensor) -> Tensor:
         """What the local work would make of these examples, `(dim,)`; it can be differentiated by them.
 
-        Several steps are unrolled, with batches in the order that the client had them. The examples of several clients follow
-        each other. Targets may be probabilities, and everything is computed in the type of x.
+        Several steps are unrolled, with batches as the client had them: the examples are those that it used, in the order in
+        which it holds them. Those of several clients follow each other. Targets may be probabilities, and everything is
+        computed in the type of x.
         """
         if isinstance(self.seed, PublicSeed):
-            return self._changed(x, y, self.seed)
+            return self._changed(x, y, self.seed, self.sizes[0] if self.sizes else None)
         clients = len(self.seed)
         if (sum(self.counts) if self.counts else len(x) - len(x) % clients) != len(x) or len(x) < clients:
             wanted = f"{sum(self.counts)}" if self.counts else f"a multiple of {clients}"
             raise InputError(f"{clients} clients have {wanted} examples together, got {len(x)}.")
         parts = [torch.split(each, list(self.counts) or len(x) // clients) for each in (x, y)]
-        changes = [self._changed(own, targets, seed) for own, targets, seed in zip(*parts, self.seed, strict=True)]
+        sizes = self.sizes or [None] * clients
+        changes = [self._changed(*own) for own in zip(*parts, self.seed, sizes, strict=True)]
         return torch.stack(changes).mean(0)
 
-    def _changed(self, x: Tensor, y: Tensor, seed: PublicSeed) -> Tensor:
+    def _changed(self, x: Tensor, y: Tensor, seed: PublicSeed, size: int | None = None) -> Tensor:
         start = self.weights.detach().to(x.dtype, copy=True).requires_grad_()
         layout, moved, said = Layout.of(self.module), start, torch.zeros_like(start)
         velocity: Tensor | None = None
-        for batch in batches(Examples(x, y), self.work, seed):
+        for batch in batches_used(Examples(x, y), self.work, seed, size):
             outputs = functional_call(self.module, layout.views(moved), (batch.x,))
             step = self._gradient(self.loss(outputs, batch.y), moved)
             if self.work.decay:
@@ -131,6 +135,18 @@ class Observation:
                 "the analytic attack on a first dense layer, which needs none."
             )
         return found
+
+
+def batches_used(examples: Examples, work: LocalWork, seed: PublicSeed, size: int | None) -> Iterator[Examples]:
+    """The batches of a client that has `size` examples and used these; of any other number, as if they were all it has."""
+    order, slices = work.order(size or len(examples.x), seed)
+    used, places = torch.unique(order[: slices[-1][1] if slices else 0], return_inverse=True)
+    if len(used) != len(examples.x):
+        yield from batches(examples, work, seed)
+        return
+    for start, stop in slices:
+        own = places[start:stop]
+        yield examples if len(slices) == 1 else Examples(examples.x[own], examples.y[own])
 
 
 class _Mapped(torch.autograd.Function):

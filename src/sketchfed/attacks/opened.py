@@ -7,15 +7,16 @@ from torch import Tensor
 
 from sketchfed.engines import Exchange
 from sketchfed.engines.secure import parted
-from sketchfed.errors import SecureSumError, SketchfedError, WireError
+from sketchfed.errors import SecureSumError, SketchfedError
 from sketchfed.secure import SecureServer, Terms
+from sketchfed.secure.messages import body_of, flagged, request_kind
 from sketchfed.wire import unpack
 
 
 def opened_sums(exchanges: Sequence[Exchange]) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
     """The integers of each sum among the exchanges of a round, and whose they are; abandoned ones are passed over."""
     server: SecureServer | None = None
-    for stage, group in groupby(exchanges, key=lambda each: each.stage):
+    for (stage, _), group in groupby(exchanges, key=_call):
         asked = list(group)
         if stage == "keys":
             identities = {each.client: each.identity for each in asked}
@@ -31,6 +32,25 @@ def opened_sums(exchanges: Sequence[Exchange]) -> Iterator[tuple[Tensor, tuple[i
             yield server.result
 
 
+def _call(exchange: Exchange) -> tuple[str, bytes]:
+    """What the exchanges of one stage of one sum have in common: all clients are sent the same terms."""
+    return exchange.stage, exchange.request if exchange.stage == "keys" else b""
+
+
+def survivors_in(exchanges: Sequence[Exchange]) -> tuple[int, ...]:
+    """Whose work is in the last sum of a round, as its clients are told when they are asked for consent; nobody's if not."""
+    terms, found = None, list[int]()
+    try:
+        for each in exchanges:
+            if each.stage == "keys":
+                terms = Terms.from_packet(unpack(each.request))
+            elif each.stage == "consent" and terms is not None:
+                found = flagged(body_of(unpack(each.request), request_kind("consent"), terms), terms.clients)
+    except SketchfedError:
+        return ()
+    return tuple(found)
+
+
 def task_in(exchange: Exchange) -> bytes | None:
     """The task that an exchange carried, which says where the model is; most stages of secure sums carry none."""
     if exchange.stage == "train":
@@ -39,5 +59,5 @@ def task_in(exchange: Exchange) -> bytes | None:
         return None
     try:
         return parted(exchange.request)[1]
-    except (WireError, SketchfedError):
+    except SketchfedError:
         return None

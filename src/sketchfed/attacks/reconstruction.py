@@ -1,5 +1,6 @@
 """Attacks on examples: from updates of a view back to what a client trained on."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -24,11 +25,11 @@ class Reconstruction(Attack):
 
     def targets(self, view: View) -> list[Target]:
         """What a view gives it to aim at, the most promising first; `InputError` says why, if there is nothing."""
-        updates = list(view.updates())
+        updates = view.updates()
         if not updates:
             raise InputError(
-                f"the {view.role} sees nothing that is a function of a round's changes alone: it was not sent the models of two "
-                "rounds in a row, or server momentum or Adam mixes rounds. Look from the server's view."
+                f"the {view.role} sees nothing that is a function of a round's changes alone: it was not sent the models of "
+                "two rounds in a row, or server momentum or Adam mixes rounds. Look from the server's view."
             )
         few = [update for update in updates if update.count <= MOST]
         if not few:
@@ -104,16 +105,31 @@ class FirstLayer(Reconstruction):
         single = [target for target in targets if target.count == 1]
         if not single:
             raise InputError("of several examples together the division gives a mixture of them. Use 'matching'.")
-        first_inputs(single[0].first.observation)  # says what it lacks
-        if single[0].first.observation.gram is None:
-            return single
-        return repeated(target.first for target in single) or single
+        if view.public.layout.shapes[0][1:] != (math.prod(view.public.shape),):
+            raise InputError(
+                f"the model's first parameter, '{view.public.layout.names[0]}', is not the weight of a dense layer that takes "
+                "all of an example, so its gradient is no multiple of the input. Use 'matching'."
+            )
+        usable = [target for target in single if _reads(target)]
+        if not usable:
+            first_inputs(single[0].first.observation)  # says what it lacks
+        if usable[0].first.observation.gram is None:
+            return usable
+        return repeated(target.first for target in usable) or usable
 
     def reconstruct(self, target: Target, public: Public, seed: PublicSeed, on_step: OnStep | None = None) -> Guess:
         found = [(update.round, first_inputs(update.observation)) for update in target.updates]
         y = inferred(target.first.observation, count=1)
-        forms = [(seen, public.given(index)[1]) for index, seen in found]
-        sketched = [(seen, form.layers[0][1]) for seen, form in forms if form is not None]
+        weight = public.layout.names[0]
+        sketched = [(seen, public.sketches(index)[weight]) for index, seen in found if weight in public.sketches(index)]
         x = unsketched(sketched) if sketched else found[0][1]
         return Guess(x=x.reshape(1, *public.shape).clamp(0, 1), y=y, mismatch=0.0)
 
+
+def _reads(target: Target) -> bool:
+    """Whether the inputs can be read off: not if, say, no unit of the first layer was active."""
+    try:
+        first_inputs(target.first.observation)
+    except InputError:
+        return False
+    return True

@@ -46,7 +46,7 @@ class AsSent(StepAttack):
         for index in sorted(replicas):
             if index + 1 in replicas:
                 views = view.public.layout.views(replicas[index + 1].weights - replicas[index].weights)
-                found[index] = {name: part.reshape(part.shape[0], -1) for name, part in views.items()}
+                found[index] = {name: part.reshape(len(part) if part.ndim else 1, -1) for name, part in views.items()}
         return _some(found, view)
 
 
@@ -99,9 +99,9 @@ class AllBroadcasts(StepAttack):
         if public.algorithm.global_momentum:
             raise InputError("the smoother knows no server momentum. Use 'option I', or algorithm.global_momentum = 0.")
         seen = _sketched(view)
-        rounds = range(min(seen), max(seen) + 1)
+        rounds = range(min(seen, default=0), max(seen, default=-1) + 1)
         found: Steps = {index: {} for index in rounds[:-1]}
-        for name in next(iter(seen.values())):
+        for name in next(iter(seen.values()), {}):
             told = [seen[i][name] if i in seen else public.sketches(i)[name] for i in rounds]
             weights = smoothed_weights(told)
             for index, (old, new) in zip(rounds[:-1], pairwise(weights), strict=True):

@@ -1,7 +1,7 @@
 """What an adversary knows: the wire as far as its role sees it, what is public, its own data, and nobody else's."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -9,17 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
-from sketchfed.algorithms.base import cohort, round_seed
-from sketchfed.algorithms.linear import Heard, RoundTrip
+from sketchfed.algorithms.base import cohort
+from sketchfed.algorithms.linear import Heard, RoundTrip, spread
 from sketchfed.attacks.observation import Observation
-from sketchfed.attacks.opened import opened_sums, task_in
+from sketchfed.attacks.opened import opened_sums, survivors_in, task_in
 from sketchfed.engines import Exchange, Participant
 from sketchfed.engines.participant import MOST_UPDATES
 from sketchfed.errors import SketchfedError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.protection import Protection
+from sketchfed.protection.client import batches_of
 from sketchfed.protection.sums import recovered_sum
-from sketchfed.seeds import PublicSeed
+from sketchfed.seeds import PublicSeed, SecretSeed
 from sketchfed.sketches import Sketch
 from sketchfed.training import Examples, Loss, make_trainer
 from sketchfed.training.blind import Latest, client_form
@@ -87,18 +88,38 @@ class Public:
     def _forms(self) -> Latest[nn.Module]:
         return Latest()
 
-    def examples_of(self, client: int) -> int:
-        """How many different examples of a client are in one reply of it, as planned."""
-        work, size = self.algorithm.work, self.sizes[client]
-        return size if work.steps is None or work.batch is None else min(size, work.steps * work.batch)
+    @property
+    def of_examples(self) -> bool:
+        """Whether single examples are protected: then batches are hidden or cut from passes, and sums divided as planned."""
+        return self.protection is not None and self.protection.privacy is not None and self.protection.privacy.unit == "example"
 
     def used(self, index: int, client: int) -> tuple[int, ...] | None:
         """Which of a client's examples are behind its reply in a round: the order of batches is public unless it is hidden."""
-        protection = self.protection
-        if protection is not None and protection.privacy is not None and protection.privacy.unit == "example":
+        size, context = self.sizes[client], RoundContext(round=index, seed=self.seed, client=client)
+        if not self.of_examples:
+            order, slices = self.algorithm.work.order(size, context.own)
+            return tuple(sorted(set(order[: slices[-1][1]].tolist())))
+        assert self.protection is not None
+        if self.protection.passes is None:
             return None
-        order, slices = self.algorithm.work.order(self.sizes[client], round_seed(self.seed, index).child("local", client))
-        return tuple(sorted(set(order[: slices[-1][1]].tolist())))
+        numbers = torch.arange(size)
+        [(batch, _)] = batches_of(self.protection, Examples(numbers, numbers), context, SecretSeed())
+        return tuple(sorted(batch.x.tolist()))
+
+    def count(self, index: int, client: int) -> int:
+        """How many different examples of a client are behind its reply in a round; as planned, where that is hidden."""
+        used, size, work = self.used(index, client), self.sizes[client], self.algorithm.work
+        return max(1, min(size, work.count(size) * (work.batch or size)) if used is None else len(used))
+
+    @property
+    def clip(self) -> float | None:
+        """The longest that what a client sends may be without noise, as far as one bound says it."""
+        protection, work = self.protection, self.algorithm.work
+        if protection is None or protection.privacy is None or protection.in_steps:
+            return None
+        if protection.privacy.unit == "client":
+            return protection.privacy.clip
+        return protection.privacy.clip * work.rate if protection.noisy_steps == work.batch == 1 else None
 
     def cohort(self, index: int) -> tuple[int, ...]:
         """The clients of a round, as anybody can tell; nobody can where cohorts are hidden."""
@@ -122,6 +143,8 @@ class Update:
     """Which of its examples one client used, where that is public: then later updates may be about the same."""
     noise: float = 0.0
     """The deviation of the noise in each of the values, which is public."""
+    clip: float | None = None
+    """The longest that the values can be without noise, if anything bounds them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,11 +170,14 @@ class View:
         """What clients were given in each round that this role saw, as they hold it."""
         return {replica.round: replica for replica, _, _ in self._rounds()}
 
-    def updates(self) -> Iterator[Update]:
+    def updates(self) -> Sequence[Update]:
         """All that is known of clients' work, in the order of rounds; rounds that ask for something else are left out."""
-        for update in self._told() if self.is_client else self._heard():
-            if update.round >= self.public.algorithm.warm_up:
-                yield update
+        return self._updates
+
+    @cached_property
+    def _updates(self) -> Sequence[Update]:
+        found = self._told() if self.is_client else self._heard()
+        return [update for update in found if update.round >= self.public.algorithm.warm_up]
 
     # What the server sees, or whoever reads the wire ----------------------------------------------------------------
 
@@ -160,11 +186,11 @@ class View:
             if any(each.stage != "train" for each in exchanges):
                 yield from self._opened(replica, exchanges)
                 continue
+            protection = self.public.protection
+            noise = 0.0 if protection is None or protection.central else protection.variance(1) ** 0.5
             for exchange in exchanges:
                 heard = None if exchange.reply is None else self._reply(exchange.reply, replica, exchange.client)
                 if heard is not None:
-                    protection = self.public.protection
-                    noise = 0.0 if protection is None or protection.central else protection.variance(1) ** 0.5
                     yield self._update(replica, (exchange.client,), heard, noise)
 
     def _opened(self, replica: Replica, exchanges: Sequence[Exchange]) -> Iterator[Update]:
@@ -177,20 +203,23 @@ class View:
                 yield self._update(replica, clients, heard, protection.variance(len(clients)) ** 0.5)
 
     def _reply(self, reply: bytes, replica: Replica, client: int) -> Heard | None:
-        """What a reply tells; nothing if the server would refuse it."""
+        """What a reply tells; nothing if the server would refuse it for what it is."""
         try:
             packet = unpack(reply)
+            if packet.scalars.get("round") != replica.round or packet.clients != 1:
+                return None
             self.public.algorithm.check(packet, self.public.dim, self._context(replica, client))
-            return self.public.algorithm.heard(packet, self.public.dim, self._context(replica, client))
+            heard = self.public.algorithm.heard(packet, self.public.dim, self._context(replica, client))
         except SketchfedError:
             return None
+        return heard if heard is not None and bool(heard.values.isfinite().all()) else None
 
     def _rounds(self) -> Iterator[tuple[Replica, list[Exchange], list[Packet]]]:
         """The replica of each round, what passed in it, and by which packets the replica came about."""
         replica, receive = self.public.start, self.public.participant.receive
         for _, group in groupby(self.exchanges, key=lambda each: each.round):
             exchanges = list(group)
-            tasks = {task for each in exchanges if (task := task_in(each)) is not None}
+            tasks = dict.fromkeys(task for each in exchanges if (task := task_in(each)) is not None)
             for task in sorted(tasks, key=len):
                 try:
                     replica = receive(replica, task)
@@ -218,64 +247,90 @@ class View:
     def _of_mean(self, replica: Replica, heard: Heard | None, sent: Mapping[int, list[Exchange]]) -> Iterator[Update]:
         if heard is None:
             return
-        protection, everybody = self.public.protection, self.public.cohort(replica.round)
+        protection, passed = self.public.protection, sent.get(replica.round, [])
+        everybody = survivors_in(passed) or self.public.cohort(replica.round)
         planned = len(everybody) or (protection.cohort if protection is not None else 1)
         noise = 0.0 if protection is None else protection.variance(planned) ** 0.5
-        own = self._own(replica, heard, sent.get(replica.round, [])) if everybody else {}
+        own = {client: part for client, part in self._own(replica, heard, passed).items() if client in everybody}
         others = tuple(client for client in everybody if client not in own)
         if everybody and not others:
             return
         if own:
             total = heard.values * len(everybody) - torch.stack(list(own.values())).sum(0)
             heard, noise = Heard(total / len(others), heard.map), noise * len(everybody) / len(others)
+            if protection is not None and not protection.central and protection.secure is None:
+                noise = protection.variance(len(others)) ** 0.5  # their own noise went with their own part
         yield self._update(replica, others, heard, noise, planned=planned)
 
     def _own(self, replica: Replica, told: Heard, exchanges: Sequence[Exchange]) -> dict[int, Tensor]:
         """What the members added themselves, in the form in which the mean is known.
 
-        Under masks it is worked out anew, without the noise that they added: they know it, but the wire does not.
+        Under masks it is worked out anew, without the noise that they added: they know it, but the wire does not; nor does it
+        know which examples were in hidden batches, and then it is left in.
         """
         found = {}
         for exchange in exchanges:
             heard = None
             if exchange.stage == "train" and exchange.reply is not None:
                 heard = self._reply(exchange.reply, replica, exchange.client)
-            elif exchange.stage == "masked" and exchange.client in self.own:
+            elif exchange.stage == "masked" and exchange.client in self.own and not self.public.of_examples:
                 heard = self._worked(replica, exchange.client)
             if heard is not None:
                 found[exchange.client] = _in_form_of(told, heard)
         return found
 
     def _worked(self, replica: Replica, client: int) -> Heard | None:
-        algorithm, context = self.public.algorithm, self._context(replica, client)
+        algorithm, protection, context = self.public.algorithm, self.public.protection, self._context(replica, client)
+        assert protection is not None
+        assert protection.summation is not None
         trainer = algorithm.local(self.public.participant.trainer, context)
         trained = trainer.train(replica.weights, self.own[client], algorithm.work, context.own)
         packet, _ = algorithm.client(trained.sub_(replica.weights), None, context)
-        return algorithm.heard(packet, self.public.dim, context)
+        code = protection.code(context)
+        clipped = torch.renorm(code.values(packet)[None], p=2, dim=0, maxnorm=protection.summation.clip)[0]
+        return algorithm.heard(code.packet(clipped), self.public.dim, context)
 
     # ----------------------------------------------------------------------------------------------------------------
 
     def _update(
         self, replica: Replica, clients: tuple[int, ...], heard: Heard, noise: float, *, planned: int | None = None
     ) -> Update:
+        public, work = self.public, self.public.algorithm.work
         known = clients or tuple(range(planned or 1))
-        counts = tuple(max(1, self.public.examples_of(client)) for client in known)
+        counts = tuple(public.count(replica.round, client) for client in known)
+        sizes = () if public.of_examples else tuple(public.sizes[client] for client in known)
         seeds = tuple(self._context(replica, client).own for client in known)
-        module, form = self.public.given(replica.round)
+        module, form = public.given(replica.round)
+        loss = loss_named(public.loss)
+        if public.of_examples:
+            assert work.batch is not None
+            summed = len(known) if work.steps == 1 else 1  # one step adds up examples, however many they are, and whoever's
+            loss = Planned(loss, work.batch * summed)
+            if work.steps == 1:
+                work, seeds = replace(work, batch=None), seeds[:1]
+        if public.protection is not None and public.protection.in_steps:
+            noise *= spread(heard.map, len(replica.weights)) ** 0.5
         observation = Observation(
             values=heard.values,
             module=module,
-            loss=loss_named(self.public.loss),
+            loss=loss,
             weights=replica.weights,
-            work=self.public.algorithm.work,
+            work=work,
             seed=seeds[0] if len(seeds) == 1 else seeds,
             counts=() if len(seeds) == 1 else counts,
+            sizes=sizes,
             map=heard.map,
             gram=None if form is None else form.gram,
         )
         used = self.public.used(replica.round, clients[0]) if len(clients) == 1 else None
         return Update(
-            round=replica.round, clients=clients, observation=observation, count=sum(counts), used=used, noise=noise
+            round=replica.round,
+            clients=clients,
+            observation=observation,
+            count=sum(counts),
+            used=used,
+            noise=noise,
+            clip=self.public.clip,
         )
 
     def _context(self, replica: Replica, client: int = 0) -> RoundContext:
@@ -284,9 +339,20 @@ class View:
         )
 
 
+@dataclass(frozen=True)
+class Planned:
+    """The loss of a batch whose sum is divided by how many examples were planned, not by how many there are."""
+
+    loss: Loss
+    examples: int
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.loss(outputs, targets) * (len(outputs) / self.examples)
+
+
 def _in_form_of(told: Heard, own: Heard) -> Tensor:
     """What one sent itself, through the map by which the mean is known."""
     if own.map is None:
         return own.values if told.map is None else told.map.apply(own.values)
-    return own.map.adjoint(own.values) if told.map is None or isinstance(told.map, RoundTrip) else own.values
-
+    decoded = told.map is None or isinstance(told.map, RoundTrip)
+    return own.map.adjoint(own.values) if decoded and not isinstance(own.map, RoundTrip) else own.values

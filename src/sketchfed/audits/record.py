@@ -6,13 +6,11 @@ from typing import Literal
 
 import msgspec
 
+from sketchfed.attacks.base import Goal
 from sketchfed.errors import InputError
 
 AUDIT = "audit.json"
 FORMAT = 1
-
-Goal = Literal["examples", "steps", "property", "members"]
-"""What an attack is after: a client's examples, the server's steps, a property of examples, or who was in the training data."""
 
 Verdict = Literal["leaks", "nothing found", "no power", "not applicable"]
 """'no power': the attack failed where nothing defends, so that its failure here says nothing."""
@@ -63,7 +61,7 @@ class DefenceRecord:
     label: str
     """The algorithm and what it sends, in a few words."""
     config: str
-    """TOML, to run it again."""
+    """TOML with every setting, to run it again."""
     accuracy: float | None
     loss: float | None
     rounds: int
@@ -77,6 +75,8 @@ class DefenceRecord:
     claim: str
     """What ε is about, or that nothing is claimed."""
     findings: list[Finding]
+    asked: str = ""
+    """TOML as it was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +88,8 @@ class AuditRecord:
     seed: int
     version: str
     defences: list[DefenceRecord]
+    effort: dict[str, int] = field(default_factory=dict)
+    """How hard attacks tried."""
     finished: bool = True
     format: int = FORMAT
 

@@ -1,10 +1,12 @@
 """A recorded run, and the views that it gives to each role. Who audits also knows the truth; views never hold it."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,16 +15,23 @@ from torch import Tensor
 from sketchfed import vectors
 from sketchfed.algorithms import RoundContext
 from sketchfed.algorithms.dbcl import Dbcl
+from sketchfed.attacks.opened import survivors_in
 from sketchfed.attacks.view import Public, View
-from sketchfed.config import Config
+from sketchfed.config import GIVEN, Config
 from sketchfed.engines import Exchange
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.protection import Protection
 from sketchfed.protection.client import batches_of
+from sketchfed.runs.checkpoint import Checkpoints
+from sketchfed.runs.folder import METRICS, RunFolder
 from sketchfed.runs.loop import Loop, Run
+from sketchfed.runs.recording import WIRE, read_wire
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
-from sketchfed.workload import Workload
+from sketchfed.workload import Workload, from_config
+
+MOST_WEIGHTS = 2**26
+"""Numbers that are kept of the weights between rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,18 +43,15 @@ class Recorded:
     workload: Workload
     exchanges: Sequence[Exchange]
     weights: Sequence[Tensor] = field(default=(), repr=False)
-    """The server's before each round and after the last, where clients are not shown them."""
+    """The server's before each round and after the last; nothing where that would be too much."""
     final: Tensor | None = None
     metrics: Sequence[dict[str, Any]] = ()
 
     @property
     def roles(self) -> list[str]:
         """From which it can be looked at."""
-        return ["server" if self._protection is None or self._protection.secure is None else "secure server"] + [
-            "network",
-            "client",
-            "colluders",
-        ]
+        secure = self._protection is not None and self._protection.secure is not None
+        return ["secure server" if secure else "server", "network", "client", "colluders"]
 
     def view(self, role: str) -> View:
         """What a role knows of this run."""
@@ -71,7 +77,7 @@ class Recorded:
         algorithm = self.config.algorithm.fitted(module)
         start = algorithm.begin(vectors.flatten(module)).replica if self.workload.shared_start else None
         with torch.no_grad():
-            for parameter in module.parameters():
+            for parameter in vectors.trainable(module).values():  # what is frozen is part of the model that everybody knows
                 parameter.zero_()
         protection = self._protection
         if protection is not None and protection.privacy is not None:
@@ -87,17 +93,25 @@ class Recorded:
             start=start,
         )
 
+    @property
+    def claim(self) -> str:
+        """What the run's ε is about."""
+        assert self._protection is not None
+        return self._protection.claim.for_charges([self._protection.charge()]).text
+
     def behind(self, index: int, clients: Sequence[int]) -> Examples:
         """The truth: the different examples behind the replies of clients in a round, those of one after the other's."""
+        if not clients:
+            some = self.workload.examples(0)
+            return Examples(some.x[:0], some.y[:0])
         parts = [self._used(index, client) for client in clients]
         return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
 
     def replied(self, index: int) -> tuple[int, ...]:
         """Who took part in a round."""
-        stages = ("train", "masked")
-        return tuple(
-            each.client for each in self.exchanges if each.round == index and each.stage in stages and each.reply is not None
-        )
+        passed = [each for each in self.exchanges if each.round == index]
+        replied = tuple(each.client for each in passed if each.stage == "train" and each.reply is not None)
+        return replied or survivors_in(passed)
 
     @cached_property
     def _protection(self) -> Protection | None:
@@ -116,16 +130,18 @@ class Recorded:
         context = RoundContext(round=index, seed=PublicSeed(self.config.seed), client=client)
         if protection is None or protection.privacy is None or protection.privacy.unit == "client":
             order, slices = work.order(len(examples.x), context.own)
-            used = torch.unique(order[: slices[-1][1]])
-            return Examples(examples.x[used], examples.y[used])
-        if protection.privacy.batches == "poisson" and protection.privacy.insecure_noise_seed is None:
+            used = order[: slices[-1][1]]
+        elif protection.privacy.batches == "poisson" and protection.privacy.insecure_noise_seed is None:
             raise InputError(
                 "which examples were in a batch is this run's secret, so nothing that an attack finds can be compared with "
                 "it. Audit the configuration instead of the run: it is run again with a known seed for noise."
             )
-        secret = protection.secret(index, "client", client)
-        parts = [batch for batch, _ in batches_of(protection, examples, context, secret)]
-        return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+        else:
+            numbers, secret = torch.arange(len(examples.x)), protection.secret(index, "client", client)
+            batches = batches_of(protection, Examples(numbers, numbers), context, secret)
+            used = torch.cat([batch.x for batch, _ in batches])
+        different = torch.unique(used)
+        return Examples(examples.x[different], examples.y[different])
 
 
 def repeatable(config: Config) -> Config:
@@ -147,7 +163,7 @@ def record(
     """Train, with everything that passes recorded in memory."""
     exchanges: list[Exchange] = []
     loop = Loop(config, workload, exchanges.extend)
-    weights = [] if config.algorithm.shows_weights else [loop.weights.clone()]
+    weights = [loop.weights.clone()] if loop.rounds * len(loop.weights) <= MOST_WEIGHTS else []
 
     def watch(line: dict[str, Any]) -> None:
         if weights:
@@ -165,3 +181,25 @@ def record(
         metrics=run.metrics,
     )
     return recorded, run
+
+
+def recorded_run(path: Path) -> Recorded | None:
+    """What a run left in its folder; None if its wire was not recorded. The weights between rounds are not there."""
+    config = RunFolder.config(path)
+    if not (path / WIRE).is_file():
+        return None
+    if GIVEN in (config.model.name, config.data.name):
+        raise InputError(
+            f"the run in {path} was given its model and data as objects, which the folder does not hold. Audit it from Python: "
+            "sketchfed.audit(model, loss, data, test=..., algorithm=...)."
+        )
+    workload = from_config(config)
+    saved = Checkpoints(path).load(config.algorithm.fitted(workload.module).begin(vectors.flatten(workload.module)))
+    lines = (path / METRICS).read_text().splitlines() if (path / METRICS).exists() else []
+    return Recorded(
+        config=config,
+        workload=workload,
+        exchanges=read_wire(path / WIRE),
+        final=None if saved is None else saved.state.replica.weights,
+        metrics=[json.loads(line) for line in lines],
+    )

@@ -6,7 +6,8 @@ An attack that failed proves nothing, and one without power is not even counted 
 from collections.abc import Sequence
 from typing import get_args
 
-from sketchfed.audits.record import AuditRecord, DefenceRecord, Finding, Goal, Verdict
+from sketchfed.attacks.base import Goal
+from sketchfed.audits.record import AuditRecord, DefenceRecord, Finding, Verdict
 from sketchfed.report.tables import NOTHING
 
 GOALS: tuple[Goal, ...] = get_args(Goal)

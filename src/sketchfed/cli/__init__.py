@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sketchfed import __version__
-from sketchfed.cli import catalogue, mean, plan, report, run
+from sketchfed.cli import audit, catalogue, mean, plan, report, run
 from sketchfed.errors import SketchfedError
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ def _root(
 
 
 app.command(name="run")(run.run)
+app.command(name="audit")(audit.audit)
 app.command(name="report")(report.report)
 app.add_typer(plan.app, name="plan")
 app.command(name="mean")(mean.mean)

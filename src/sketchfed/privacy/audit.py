@@ -93,20 +93,35 @@ def audit(
 ) -> AuditResult:
     """Include each canary with probability ½, run once, and guess: those with the highest scores in, with the lowest out.
 
-    `guesses`, a tenth of the canaries unless given, are half of the one and half of the other kind; about the rest nothing is
-    said. What `run` draws must be independent of the inclusions, which come from the seed's child "audit".
+    `guesses` and the rest are those of `audited`. What `run` draws must be independent of the inclusions, which come from the
+    seed's child "audit".
     """
     check_count("canaries", canaries)
-    made = 2 * max(1, canaries // 20) if guesses is None else guesses
-    _check(canaries, made, 0, delta)
-    if made % 2:
-        raise InputError(f"half of the guesses say in and half say out, so their number is even, got {made}.")
+    _guesses(canaries, guesses, delta)
     included = seed.child("audit").words(canaries) >> np.uint32(31) == 1
-    scores = np.asarray(run(included.copy()), dtype=np.float64)
-    if scores.shape != (canaries,) or np.isnan(scores).any():
-        raise InputError(f"an audited run must return {canaries:,} scores that are numbers, got shape {scores.shape} or NaN.")
-    order = np.argsort(scores, kind="stable")
-    correct = int(included[order[canaries - made // 2 :]].sum() + (~included[order[: made // 2]]).sum())
+    return audited(run(included.copy()), included, delta=delta, guesses=guesses, confidence=confidence)
+
+
+def audited(
+    scores: object, included: object, *, delta: float, guesses: int | None = None, confidence: float = 0.95
+) -> AuditResult:
+    """What scores `(canaries,)` tell of who was `included`, `(canaries,)` true or false by independent tosses of a fair coin.
+
+    `guesses`, a tenth of the canaries unless given, say in of the highest scores and out of as many of the lowest; about the
+    rest nothing is said. Their number must not depend on the scores.
+    """
+    marks = np.asarray(included)
+    if marks.ndim != 1 or marks.dtype != np.bool_ or not marks.size:
+        raise InputError(
+            f"inclusions are true or false for each canary, (canaries,), got {marks.dtype} of shape {marks.shape}."
+        )
+    canaries = len(marks)
+    made = _guesses(canaries, guesses, delta)
+    numbers = np.asarray(scores, dtype=np.float64)
+    if numbers.shape != (canaries,) or np.isnan(numbers).any():
+        raise InputError(f"an audited run must return {canaries:,} scores that are numbers, got shape {numbers.shape} or NaN.")
+    order = np.argsort(numbers, kind="stable")
+    correct = int(marks[order[canaries - made // 2 :]].sum() + (~marks[order[: made // 2]]).sum())
     lower = epsilon_lower_bound(canaries=canaries, guesses=made, correct=correct, delta=delta, confidence=confidence)
     return AuditResult(canaries=canaries, guesses=made, correct=correct, delta=delta, confidence=confidence, lower=lower)
 
@@ -126,6 +141,14 @@ def orthogonal_canaries(*, count: int, size: int, clip: float, seed: PublicSeed)
     rows = clip * np.eye(count, size)
     Flattening(size=size, seed=seed.child("canaries")).apply_(rows)
     return torch.from_numpy(rows.astype(np.float32))
+
+
+def _guesses(canaries: int, guesses: int | None, delta: float) -> int:
+    made = 2 * max(1, canaries // 20) if guesses is None else guesses
+    _check(canaries, made, 0, delta)
+    if made % 2:
+        raise InputError(f"half of the guesses say in and half say out, so their number is even, got {made}.")
+    return made
 
 
 def _check(canaries: int, guesses: int, correct: int, delta: float) -> None:

@@ -81,8 +81,8 @@ def run(
 
     `config` is a TOML file, or its tables as a mapping. With `model`, `clients` and `test`, a torch module is trained on data
     that is there already: `clients` holds a pair of tensors `(x, y)` or a torch Dataset for each client. With `folder`, the
-    run is kept there and can be resumed; without, nothing is written. `on_round` is called with the metrics of each round,
-    `on_exchange` with the bytes of all requests and replies as they pass (`engines.Exchange`).
+    run is kept there and can be resumed; without, nothing is written, whatever [engine] record says. `on_round` is called with
+    the metrics of each round, `on_exchange` with the bytes of all requests and replies as they pass (`engines.Exchange`).
 
     >>> run({"algorithm": {"name": "iterative", "rounds": 2}, "data": {"clients": 4}}).metrics[-1]["uplink_bytes"]
     29208
@@ -344,7 +344,7 @@ class Loop:
     def _save(self, folder: RunFolder, seconds: float) -> None:
         folder.sync()
         if self._wire is not None:
-            self._wire.sync()
+            self._wire.sync(self.round)
         changed, self._engine.changed = self._engine.changed, set()
         folder.checkpoints.save(
             self._server.state, self._server.ledger, seconds=seconds, memories=self._engine.memories, changed=changed

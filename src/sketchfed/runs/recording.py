@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
@@ -13,16 +13,16 @@ from torch import Tensor
 from sketchfed.engines import Exchange
 from sketchfed.errors import StorageError, WireError
 from sketchfed.storage import storing
-from sketchfed.wire import Packet, expect_kind, number_named, pack, split, unpack
-from sketchfed.wire.packet import PREFIX
+from sketchfed.wire import Packet, expect_kind, number_named, pack, unpack
+from sketchfed.wire.packet import MAGIC, PREFIX
 
 WIRE = "wire.bin"
-_MOST = 2**31
 _KEY = 32
+_NUMBERS, _BYTES = ("clients", "which", "sizes", "lengths"), ("requests", "replies", "identities")
 
 
 class WireFile:
-    """What passed, appended as it passes. Clients that were sent the same bytes share one packet."""
+    """What passed, appended as it passes: a packet a call, in which clients that were sent the same bytes share them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,27 +30,20 @@ class WireFile:
 
     def open(self, rounds: int) -> "WireFile":
         """Go on after so many rounds; what comes later in the file will come again, and is cut off."""
+        kept = _length(self.path, rounds) if rounds else 0
         with storing(self.path):
-            if rounds and not self.path.exists():
-                raise StorageError(
-                    f"{self.path} should tell of {rounds} rounds, as the checkpoint beside it does, but is not there. Put it "
-                    "back, or start the run anew in another folder."
-                )
-            kept = _length(self.path, rounds) if self.path.exists() else 0
             self._file = self.path.open("ab", buffering=0)
             self._file.truncate(kept)
         return self
 
     def append(self, exchanges: Sequence[Exchange]) -> None:
-        assert self._file is not None
-        for _, same in groupby(exchanges, key=lambda each: id(each.request)):
-            left = pack(_to_packet(list(same)))
-            with storing(self.path):
-                while left:
-                    left = left[self._file.write(left) :]
+        """Add what passed in one call."""
+        if exchanges:
+            self._write(_to_packet(exchanges))
 
-    def sync(self) -> None:
-        """Make sure that it is on the disk: before the checkpoint that counts on it."""
+    def sync(self, rounds: int) -> None:
+        """Say that so many rounds are told, and make sure that it is on the disk: before the checkpoint that counts on it."""
+        self._write(Packet(kind="told", arrays={}, scalars={"rounds": rounds}))
         assert self._file is not None
         with storing(self.path):
             os.fsync(self._file.fileno())
@@ -59,73 +52,105 @@ class WireFile:
         if self._file is not None:
             self._file.close()
 
+    def _write(self, packet: Packet) -> None:
+        assert self._file is not None
+        left = pack(packet)
+        with storing(self.path):
+            while left:  # a disk that fills up takes a part, and complains the next time
+                left = left[self._file.write(left) :]
+
 
 def read_wire(path: Path) -> list[Exchange]:
-    """All exchanges in a file; a packet that was not written to its end is left out, for it was not acknowledged."""
-    return [exchange for packet in _packets(path) for exchange in _from_packet(packet)]
-
-
-def _packets(path: Path) -> Iterator[Packet]:
+    """All exchanges in a file; a packet that was not written to its end is left out, for nothing was built on it."""
     try:
-        data = path.read_bytes()
+        return [each for packet, _ in _packets(path) if packet.kind != "told" for each in _from_packet(packet)]
+    except WireError as error:
+        raise WireError(f"{path} is no recorded wire, or was damaged: {error} Record the run again.") from error
+
+
+def _packets(path: Path) -> Iterator[tuple[Packet, int]]:
+    """The packets of a file, each with where it ends."""
+    try:
+        data = memoryview(path.read_bytes())
     except OSError as error:
         raise StorageError(f"cannot read the recorded wire {path}: {error.strerror or error}.") from error
-    yield from (unpack(part) for part in split(memoryview(data)[: _whole(data)], most=_MOST))
-
-
-def _whole(data: bytes) -> int:
-    """How many bytes at the start are whole packets."""
     at = 0
-    while at + PREFIX.size <= len(data):
-        _, _, _, header, payload, _ = PREFIX.unpack_from(data, at)
-        if at + PREFIX.size + header + payload > len(data):
-            break
-        at += PREFIX.size + header + payload
-    return at
+    while at < len(data):
+        size = PREFIX.size
+        if at + size <= len(data):
+            _, _, _, header, payload, _ = PREFIX.unpack_from(data, at)
+            size += header + payload
+        torn = data[at : at + len(MAGIC)] == MAGIC[: len(data) - at] and at + size > len(data)
+        if torn:
+            return
+        at += size
+        yield unpack(data[at - size : at], limit=size), at
 
 
 def _length(path: Path, rounds: int) -> int:
     """How many bytes tell of the first so many rounds."""
-    length = 0
-    for packet in _packets(path):
-        if number_named(packet, "round") >= rounds:
-            break
-        length += len(pack(packet))
-    return length
+    try:
+        for packet, end in _packets(path):
+            if packet.kind == "told" and packet.scalars.get("rounds") == rounds:
+                return end
+    except (WireError, StorageError):
+        pass
+    raise StorageError(
+        f"{path} should tell of {rounds} rounds, as the checkpoint beside it does, but does not. It was removed, changed or "
+        "damaged. Put it back, or start the run anew in another folder."
+    )
 
 
 def _to_packet(exchanges: Sequence[Exchange]) -> Packet:
-    first = exchanges[0]
-    replies = [each.reply for each in exchanges]
-    arrays = {
-        "clients": torch.tensor([each.client for each in exchanges], dtype=torch.int64),
-        "lengths": torch.tensor([-1 if reply is None else len(reply) for reply in replies], dtype=torch.int64),
-        "request": _array(first.request),
-        "replies": _array(b"".join(reply for reply in replies if reply is not None)),
-        "identities": _array(b"".join(each.identity for each in exchanges)),
+    """One call: all of a round and of a stage."""
+    requests = {request: place for place, request in enumerate(dict.fromkeys(each.request for each in exchanges))}
+    numbers = {
+        "clients": [each.client for each in exchanges],
+        "which": [requests[each.request] for each in exchanges],
+        "sizes": [len(request) for request in requests],
+        "lengths": [-1 if each.reply is None else len(each.reply) for each in exchanges],
     }
+    parts = {
+        "requests": b"".join(requests),
+        "replies": b"".join(each.reply for each in exchanges if each.reply is not None),
+        "identities": b"".join(each.identity for each in exchanges),
+    }
+    arrays = {name: torch.tensor(values, dtype=torch.int64) for name, values in numbers.items()}
+    arrays |= {name: torch.from_numpy(np.frombuffer(data, np.uint8).copy()) for name, data in parts.items()}
+    first = exchanges[0]
     return Packet(kind="exchange", arrays=arrays, scalars={"round": first.round, "stage": first.stage})
 
 
 def _from_packet(packet: Packet) -> Iterator[Exchange]:
     expect_kind(packet, "exchange")
-    index, stage = int(number_named(packet, "round", least=0, most=2**62)), packet.scalars.get("stage")
-    plain = {name: packet.arrays.get(name) for name in ("clients", "lengths", "request", "replies", "identities")}
-    if not isinstance(stage, str) or not all(isinstance(array, Tensor) and array.ndim == 1 for array in plain.values()):
-        raise WireError("the recorded wire holds a packet that is no exchange. It was changed or damaged; record again.")
-    tensors: dict[str, Tensor] = plain  # type: ignore[assignment]
-    request, replies, identities = (tensors[name].numpy().tobytes() for name in ("request", "replies", "identities"))
-    clients, lengths = tensors["clients"].tolist(), tensors["lengths"].tolist()
-    sent = sum(max(0, length) for length in lengths)
-    if len(clients) != len(lengths) or sent != len(replies) or len(identities) not in (0, _KEY * len(clients)):
-        raise WireError("an exchange in the recorded wire has other lengths than it says. It was damaged; record again.")
-    at = 0
-    for place, (client, length) in enumerate(zip(clients, lengths, strict=True)):
-        reply = None if length < 0 else replies[at : at + length]
-        at += max(0, length)
-        identity = identities[_KEY * place : _KEY * (place + 1)]
-        yield Exchange(round=index, stage=stage, client=client, request=request, reply=reply, identity=identity)
+    index, stage = number_named(packet, "round", least=0, most=2**62), packet.scalars.get("stage")
+    clients, which, sizes, lengths = (_row(packet, name, torch.int64).tolist() for name in _NUMBERS)
+    requests, replies, identities = (_row(packet, name, torch.uint8).numpy().tobytes() for name in _BYTES)
+    fits = isinstance(index, int) and isinstance(stage, str) and len(clients) == len(which) == len(lengths)
+    fits = fits and min([*clients, *which, *sizes, 0]) == 0 and max(which, default=0) < max(1, len(sizes))
+    fits = fits and sum(sizes) == len(requests) and sum(max(0, length) for length in lengths) == len(replies)
+    if not fits or len(identities) not in (0, _KEY * len(clients)):
+        raise WireError("an exchange does not have the lengths that it says.")
+    asked, answered = _cut(requests, sizes), iter(_cut(replies, [length for length in lengths if length >= 0]))
+    for place, client in enumerate(clients):
+        yield Exchange(
+            round=int(index),
+            stage=str(stage),
+            client=client,
+            request=asked[which[place]],
+            reply=next(answered) if lengths[place] >= 0 else None,
+            identity=identities[_KEY * place : _KEY * (place + 1)],
+        )
 
 
-def _array(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+def _row(packet: Packet, name: str, dtype: torch.dtype) -> Tensor:
+    array = packet.arrays.get(name)
+    if not isinstance(array, Tensor) or array.dtype != dtype or array.ndim != 1:
+        raise WireError(f"an exchange has no array '{name}' of {str(dtype).removeprefix('torch.')}.")
+    return array
+
+
+def _cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Parts of these sizes, one after the other."""
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [data[start:end] for start, end in pairwise(ends)]

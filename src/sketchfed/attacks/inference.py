@@ -1,0 +1,128 @@
+"""Attacks that answer a question about examples: have they a property, were they trained on?"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from sketchfed.attacks.base import Attack
+from sketchfed.attacks.membership import by_alignment, by_loss
+from sketchfed.attacks.property import PropertyInference
+from sketchfed.attacks.reconstruction import OnStep
+from sketchfed.attacks.view import Update, View
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import Examples
+from sketchfed.training.losses import loss_named
+
+MOST_EXAMPLES = 64
+"""Of an update whose property is guessed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropertyAttack(Attack):
+    """A random forest over updates, taught on updates that the adversary makes from examples of its own."""
+
+    forest: PropertyInference = field(default_factory=PropertyInference)
+
+    goal = "property"
+    name: ClassVar[str] = "forest"
+    summary = "a random forest over updates says whether their examples have a property"
+    source = "Melis et al. 2019"
+
+    def scores(
+        self,
+        view: View,
+        examples: Examples,
+        has: Tensor,
+        *,
+        rounds: int,
+        seed: PublicSeed,
+        on_step: OnStep | None = None,
+    ) -> list[tuple[Update, float]]:
+        """How likely the examples behind each update of the first so many rounds contain one with the property.
+
+        The adversary's own `examples` have it where `has` says so. Rounds are judged one by one, as each has its own sketch.
+        """
+        groups = _by_round(view.updates(), rounds)
+        if not groups:
+            raise InputError(f"the {view.role} sees nothing that is a function of one round's changes alone.")
+        found: list[tuple[Update, float]] = []
+        for updates in groups:
+            count = updates[0].count
+            if count > MOST_EXAMPLES:
+                raise InputError(
+                    f"an update that the {view.role} sees is of {count:,} examples, of which nearly all contain one with the "
+                    f"property or none does; at most {MOST_EXAMPLES} are judged. Use smaller batches or cohorts."
+                )
+            forest = replace(self.forest, share=1 / count)
+            judged = forest.score(
+                [update.observation for update in updates],
+                count=count,
+                examples=examples,
+                has=has,
+                seed=seed.child("round", updates[0].round),
+                clip=updates[0].clip,
+                noise=updates[0].noise,
+                on_step=on_step,
+            )
+            found += zip(updates, judged.tolist(), strict=True)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipAttack(Attack):
+    """Says how much examples look as if they had been trained on."""
+
+    goal = "members"
+
+    def scores(self, view: View, candidates: Examples, *, rounds: int, on_step: OnStep | None = None) -> Tensor:
+        """Higher where a candidate looks like a member, `(n,)`; `rounds` are the first so many, where updates are used."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossAttack(MembershipAttack):
+    """Members have lower losses, under the final weights or, where they are not shown, the last form that was given out."""
+
+    name: ClassVar[str] = "loss"
+    summary = "members have been fitted, so their loss is low"
+    source = "Yeom et al. 2018"
+
+    def scores(self, view: View, candidates: Examples, *, rounds: int, on_step: OnStep | None = None) -> Tensor:
+        loss = loss_named(view.public.loss)
+        if view.released is not None:
+            return by_loss(view.public.module, loss, view.released, candidates)
+        replicas = view.replicas()
+        if not replicas:
+            raise InputError(f"the {view.role} was sent no model. Look from another view.")
+        last = max(replicas)
+        module, _ = view.public.given(last)
+        return by_loss(module, loss, replicas[last].weights, candidates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentAttack(MembershipAttack):
+    """Members' own updates show in what was sent."""
+
+    name: ClassVar[str] = "alignment"
+    summary = "the update that a member alone would make shows in those that were sent"
+    source = "after Nasr et al. 2019; Andrew et al. 2024"
+
+    def scores(self, view: View, candidates: Examples, *, rounds: int, on_step: OnStep | None = None) -> Tensor:
+        updates = [update for group in _by_round(view.updates(), rounds) for update in group]
+        if not updates:
+            raise InputError(f"the {view.role} sees nothing that is a function of one round's changes alone.")
+        return by_alignment([update.observation for update in updates], candidates, on_step=on_step)
+
+
+def _by_round(updates: Iterable[Update], rounds: int) -> list[list[Update]]:
+    """Updates of so many rounds, those of one round and of one count of examples together."""
+    groups: defaultdict[tuple[int, int], list[Update]] = defaultdict(list)
+    for update in updates:
+        if update.round not in {index for index, _ in groups} and len({index for index, _ in groups}) == rounds:
+            break
+        groups[update.round, update.count].append(update)
+    return list(groups.values())

@@ -1,0 +1,153 @@
+"""Membership inference: was this example trained on?
+
+Scores are higher where an example looks like a member; `attacks.scores` has the area under their ROC curve, and
+`privacy.audit.audited` the ε that they refute where members are canaries that were put in by the toss of a coin.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from sketchfed.attacks.observation import Observation
+from sketchfed.attacks.shadows import Progress, check_examples, check_size, each_seen, shared
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import Examples, Loss
+from sketchfed.vectors import Layout
+
+_CHUNK, _COLUMNS = 1024, 2**16
+_FLAT = 1e-10
+"""Directions in which candidates differ by less than this share of the most, squared, are rounding."""
+
+
+def by_loss(module: nn.Module, loss: Loss, weights: Tensor, candidates: Examples, *, reference: Tensor | None = None) -> Tensor:
+    """Minus the loss of each candidate under flat weights `(dim,)`: `(n,)`. Members have been fitted, so theirs is low.
+
+    Paper: Yeom et al. 2018, "Privacy Risk in Machine Learning", Sec. 3. With the candidates' losses under a `reference`
+    model that saw none of them, `(n,)`, it is how much lower theirs is here (Watson et al. 2022, "On the Importance of
+    Difficulty Calibration in Membership Inference Attacks"): an easy example is no member for that. The model is used in
+    evaluation mode, and left as it is.
+    """
+    check_examples(candidates)
+    layout = Layout.of(module)
+    if weights.shape != (layout.dim,):
+        raise InputError(f"the model has {layout.dim:,} parameters, and the weights have shape {tuple(weights.shape)}.")
+    evaluated, views = deepcopy(module).eval(), layout.views(weights.detach())
+    with torch.no_grad():
+        parts = zip(torch.split(candidates.x, _CHUNK), torch.split(candidates.y, _CHUNK), strict=True)
+        found = torch.cat([_losses(loss, functional_call(evaluated, views, (x,)), y) for x, y in parts])
+    if reference is None:
+        return -found
+    if reference.shape != found.shape or not bool(reference.isfinite().all()):
+        raise InputError(
+            f"the reference is a finite loss for each of {len(found):,} candidates, got shape {tuple(reference.shape)}. "
+            "Compute it as -by_loss(...) with the reference model's weights."
+        )
+    return reference.detach() - found
+
+
+def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    def alone(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output[None], target[None])
+
+    try:
+        return torch.func.vmap(alone)(outputs, targets)
+    except (RuntimeError, ValueError, TypeError):  # a loss that looks at values
+        return torch.stack([alone(output, target) for output, target in zip(outputs, targets, strict=True)])
+
+
+def by_alignment(
+    observations: Sequence[Observation],
+    candidates: Examples,
+    *,
+    possible: Sequence[Tensor] | None = None,
+    on_step: Progress = None,
+) -> Tensor:
+    """How strongly each candidate's own update shows in what was observed, the mean over observations: `(n,)`.
+
+    White-box, after Nasr et al. 2019, "Comprehensive Privacy Analysis of Deep Learning", and the scores of gradient canaries
+    in Maddock et al. 2023 (CANIFE) and Andrew et al. 2024 ("one-shot"), who take the cosine ⟨v, sᵢ⟩/‖v‖‖sᵢ‖ of what arrived
+    and what a first step on the candidate alone would look like. That is the best test in white noise. But updates of examples
+    resemble each other, and the other members are the larger noise; so here it is the best test for
+    v = β·s̄ + Σⱼ aⱼ(sⱼ − s̄) + noise with aⱼ ~ N(0, τ²) and noise N(0, σ²I): the derivative of the log-likelihood by a little
+    more of candidate i, (sᵢ − s̄)ᵀ(τ²Σⱼ(sⱼ − s̄)(sⱼ − s̄)ᵀ + σ²I)⁻¹(v − βs̄). It adds up over observations, does not ask how
+    many members there are, and needs no noise level: τ and σ are the likeliest. With much noise it is the matched filter, with
+    none the coefficients of least squares, which take a mean over a hundred examples apart where cosines see little.
+
+    Of several local steps the first stands for all: in the others a candidate that is alone would be fitted as no member of a
+    batch is. Candidates are compared with each other, two or more. More of them that are known not to be members do no harm,
+    and make s̄ and the covariance better. `possible` says for each observation which candidates can be in it, `(n,)` true or
+    false, where that is known: the mean is over those observations, 0 if there is none. `on_step` is called for each observation. It takes 4·n·size bytes, and time n³.
+    """
+    check_examples(candidates)
+    if not observations:
+        raise InputError("there is no observation to compare candidates with. Give one or more.")
+    if len(candidates.x) < 2:
+        raise InputError("candidates are compared with each other, got one. Add some that are known not to be members.")
+    steps = [replace(observation, work=replace(observation.work, steps=1)) for observation in observations]
+    total, counts = torch.zeros(2, len(candidates.x), dtype=torch.float64)
+    everybody = torch.ones(len(candidates.x), dtype=torch.bool)
+    for group in shared(steps):
+        span = _Span(each_seen(steps[group[0]], candidates))
+        for place in group:
+            check_size(observations[place], span.rows)
+            here = everybody if possible is None else possible[place]
+            total += torch.where(here, span.score(observations[place].values), 0.0)
+            counts += here
+            if on_step is not None:
+                on_step()
+    return total / counts.clamp(min=1)
+
+
+class _Span:
+    """Updates of candidates `(n, size)`, in which directions they differ, and how much."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.mean = rows.mean(0)
+        self.rows = rows - self.mean
+        gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+        for part in torch.split(self.rows, _COLUMNS, dim=1):
+            gram += part.double() @ part.double().T
+        squares, axes = torch.linalg.eigh(gram)
+        kept = squares > _FLAT * squares[-1].clamp(min=1e-60)
+        self.squares, self.axes = squares[kept], axes[:, kept]
+
+    def score(self, values: Tensor) -> Tensor:
+        mean, values = self.mean.double(), values.detach().double()
+        values = values - values @ mean / mean.square().sum().clamp(min=1e-60) * mean
+        size, length = len(values), values.square().sum()
+        if not len(self.squares) or not length > 0:
+            return torch.zeros(len(self.rows), dtype=torch.float64)
+        products = torch.zeros(len(self.rows), dtype=torch.float64)
+        for part, own in zip(torch.split(self.rows, _COLUMNS, dim=1), torch.split(values, _COLUMNS), strict=True):
+            products += part.double() @ own
+        along = self.axes.T @ products / self.squares.sqrt()
+        rest = (length - along.square().sum()).clamp(min=0)
+        ratios = self.squares.mean() * torch.logspace(-8, 8, 65, dtype=torch.float64)[:, None]  # σ²/τ²
+        scales = ((along.square() / (self.squares + ratios)).sum(1) + rest / ratios[:, 0]) / size  # the likeliest τ² for each
+        unlikely = size * scales.log() + (self.squares + ratios).log().sum(1) + (size - len(along)) * ratios[:, 0].log()
+        best = int(unlikely.argmin())
+        found: Tensor = self.axes @ (along * self.squares.sqrt() / (self.squares + ratios[best])) / scales[best]
+        return found
+
+
+def mislabelled(examples: Examples, classes: int, seed: PublicSeed) -> Examples:
+    """The same inputs, each with a wrong label, uniform among the others: canaries, which only memory can fit.
+
+    Paper: label flipping in Nasr et al. 2021, "Adversary Instantiation", and in Steinke et al. 2023. Labels are `(n,)`.
+    """
+    check_examples(examples)
+    y = examples.y
+    if y.ndim != 1 or y.is_floating_point() or classes < 2 or not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise InputError(
+            f"labels to be flipped are integers (n,) from 0 to {classes - 1}, of 2 classes or more; got {y.dtype} of shape "
+            f"{tuple(y.shape)} from {y.min().item()} to {y.max().item()}."
+        )
+    words = seed.child("labels").words(len(y)).astype(np.uint64)
+    further = 1 + torch.from_numpy((words * np.uint64(classes - 1) >> np.uint64(32)).astype(np.int64))
+    return Examples(examples.x, (y + further) % classes)

@@ -1,0 +1,155 @@
+"""One way to train under attack: from the recorded run to everything that attacks came to."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from sketchfed.attacks import ATTACKS
+from sketchfed.attacks.base import Attack
+from sketchfed.attacks.inference import AlignmentAttack, MembershipAttack, PropertyAttack
+from sketchfed.attacks.reconstruction import GradientMatching, JointMatching, Reconstruction
+from sketchfed.attacks.steps import StepAttack
+from sketchfed.attacks.view import View
+from sketchfed.audits.canaries import Canaries
+from sketchfed.audits.judging import judged_examples, judged_steps
+from sketchfed.audits.judging_inference import judged_canaries, judged_members, judged_property
+from sketchfed.audits.outside import Outside, Property
+from sketchfed.audits.record import DefenceRecord, Finding
+from sketchfed.audits.recorded import Recorded
+from sketchfed.errors import SketchfedError
+from sketchfed.seeds import PublicSeed
+from sketchfed.vectors import Layout
+from sketchfed.wire import Bits, unpack
+
+NO_CLAIM = "nothing is claimed"
+OnStage = Callable[[str, float], None]
+"""Told what is being done, and which share of the work is behind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How hard attacks try."""
+
+    victims: int = 6
+    """Updates whose examples are looked for; of several updates or several clients together, half as many."""
+    iterations: int = 250
+    """Of gradient matching."""
+    judged: int = 40
+    """Updates whose property is guessed; of several clients together, half as many."""
+    member_rounds: int = 20
+    """Rounds whose updates are looked through for members, the first ones: gradients are longest there."""
+    canaries: int = 60
+    """Examples with wrong labels of which half are put into the data; 0 leaves the data alone."""
+    shadows: int = 200
+    """Updates that the adversary makes itself to learn from, a round."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bench:
+    """What the attacks on one recorded run need."""
+
+    recorded: Recorded
+    outside: Outside
+    wanted: Property
+    effort: Effort
+    seed: PublicSeed
+    canaries: Canaries | None = None
+
+    def findings(self, on_stage: OnStage | None = None) -> Iterator[Finding]:
+        """Every attack from every view to which it applies.
+
+        Whoever reads the wire sees just what the server sees, so what was found there is not looked for again.
+        """
+        roles = self.recorded.roles
+        jobs = [(role, kind()) for role in roles for kind in ATTACKS.values() if self._applies(role, kind)]
+        found: dict[str, Finding] = {}
+        views = {role: self.recorded.view(role) for role in roles}
+        for number, (role, attack) in enumerate(jobs):
+            if on_stage is not None:
+                on_stage(f"{role}: {attack.name}", number / len(jobs))
+            if role == "network" and attack.name in found and self._same_bytes(attack):
+                for name in (attack.name, f"canaries, {attack.name}"):
+                    if name in found:
+                        yield replace(found[name], role=role, pictures=[])
+                continue
+            for finding in self._tried(attack, views[role]):
+                if role.endswith("server"):
+                    found[finding.attack] = finding
+                yield finding
+
+    def _applies(self, role: str, kind: type[Attack]) -> bool:
+        return not (role.endswith("server") and issubclass(kind, StepAttack))  # it took them itself
+
+    def _same_bytes(self, attack: Attack) -> bool:
+        return not isinstance(attack, MembershipAttack) or isinstance(attack, AlignmentAttack)
+
+    def _tried(self, attack: Attack, view: View) -> Iterator[Finding]:
+        seed = self.seed.child(f"{view.role}, {attack.name}".replace(" ", "-"))
+        if isinstance(attack, Reconstruction):
+            several = isinstance(attack, JointMatching) or view.role not in ("server", "network")
+            victims = max(1, self.effort.victims // 2) if several else self.effort.victims
+            yield judged_examples(self._equipped(attack), view, self.recorded, self.outside, victims=victims, seed=seed)
+        elif isinstance(attack, StepAttack):
+            yield judged_steps(attack, view, self.recorded)
+        elif isinstance(attack, PropertyAttack):
+            taught = replace(attack, forest=replace(attack.forest, shadows=self.effort.shadows, trees=60))
+            yield judged_property(
+                taught, view, self.recorded, self.outside, self.wanted, rounds=self._judged_rounds(view), seed=seed
+            )
+        elif isinstance(attack, MembershipAttack):
+            yield judged_members(attack, view, self.recorded, self.outside, rounds=self.effort.member_rounds)
+            if self.canaries is not None:
+                delta = 0.0 if self.recorded.config.privacy is None else self.recorded.config.privacy.delta
+                yield judged_canaries(attack, view, self.canaries, self.outside, delta=delta)
+
+    def _equipped(self, attack: Reconstruction) -> Reconstruction:
+        """With as many iterations as are wanted, and told the range of inputs."""
+        if not isinstance(attack, GradientMatching):
+            return attack
+        matching = replace(attack.matching, low=self.outside.low, high=self.outside.high)
+        if matching.optimiser == "adam":
+            matching = replace(matching, iterations=self.effort.iterations)
+        return replace(attack, matching=matching)
+
+    def _judged_rounds(self, view: View) -> int:
+        """In which there are as many updates as are to be judged."""
+        if view.role not in ("server", "network"):
+            return max(1, self.effort.judged // 2)
+        return max(1, self.effort.judged // view.public.algorithm.planned(len(view.public.sizes)))
+
+
+def defence_record(name: str, bench: Bench, *, asked: str, on_stage: OnStage | None = None) -> DefenceRecord:
+    """What a way to train came to, with all findings."""
+    recorded = bench.recorded
+    last = recorded.metrics[-1] if recorded.metrics else {}
+    scored = next((line for line in reversed(recorded.metrics) if line["loss"] is not None), {"accuracy": None, "loss": None})
+    protection = recorded.public.protection
+    noisy = protection is not None and protection.privacy is not None
+    return DefenceRecord(
+        name=name,
+        label=recorded.config.label,
+        asked=asked,
+        config=recorded.config.to_toml(),
+        accuracy=scored["accuracy"],
+        loss=scored["loss"],
+        rounds=len(recorded.metrics),
+        uplink_bytes=last.get("uplink_bytes", 0),
+        downlink_bytes=last.get("downlink_bytes", 0),
+        numbers=_numbers(recorded),
+        dim=Layout.of(recorded.workload.module).dim,
+        epsilon=last.get("epsilon") if noisy else None,
+        claim=recorded.claim if noisy else NO_CLAIM,
+        findings=list(bench.findings(on_stage)),
+    )
+
+
+def _numbers(recorded: Recorded) -> int:
+    """Of the largest array in a reply."""
+    for exchange in recorded.exchanges:
+        if exchange.reply is None or exchange.stage not in ("train", "masked"):
+            continue
+        try:
+            arrays = unpack(exchange.reply).arrays.values()
+        except SketchfedError:
+            continue
+        return max((array.values.numel() if isinstance(array, Bits) else array.numel() for array in arrays), default=0)
+    return 0

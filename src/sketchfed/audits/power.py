@@ -1,0 +1,33 @@
+"""Which attacks have power: those that succeed where nothing defends."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sketchfed.audits.record import DefenceRecord, Finding
+
+
+def with_power(defences: Sequence[DefenceRecord]) -> list[DefenceRecord]:
+    """The same records, in which attacks that fail on the first, undefended one are said to have no power.
+
+    An attack that cannot be tried there shows its power by a success elsewhere, or not at all. Success is what makes a
+    finding a leak: an example recovered, a median cosine surely above a half, an area surely above a half.
+    """
+    if not defences:
+        return []
+    baseline = defences[0]
+    able = {finding.attack for finding in baseline.findings if finding.verdict == "leaks"}
+    tried = {finding.attack for finding in baseline.findings if finding.verdict != "not applicable"}
+    return [
+        replace(each, findings=[_judged(finding, able, tried, baseline.name) for finding in each.findings]) for each in defences
+    ]
+
+
+def _judged(finding: Finding, able: set[str], tried: set[str], baseline: str) -> Finding:
+    if finding.verdict != "nothing found" or finding.attack in able:
+        return finding
+    why = (
+        f"it fails on '{baseline}' as well, so its failure says nothing of this defence."
+        if finding.attack in tried
+        else f"it cannot be tried on '{baseline}', so nobody knows whether it would succeed where nothing defends."
+    )
+    return replace(finding, verdict="no power", reason=f"{finding.reason} {why}".strip())

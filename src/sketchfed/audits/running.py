@@ -1,0 +1,277 @@
+"""An audit: several ways to train on the same model and data, recorded and attacked, beside the one that defends nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from sketchfed import __version__
+from sketchfed.audits.canaries import with_canaries
+from sketchfed.audits.defence import Bench, Effort, OnStage, defence_record
+from sketchfed.audits.defences import UNDEFENDED, embedded, is_undefended, undefended
+from sketchfed.audits.outside import Outside, Property
+from sketchfed.audits.power import with_power
+from sketchfed.audits.record import AUDIT, AuditRecord, DefenceRecord, read_record, write_record
+from sketchfed.audits.recorded import Recorded, record, repeatable
+from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import Loss
+from sketchfed.training.threads import one_thread
+from sketchfed.workload import Workload, from_config, from_objects
+
+PAGE = "audit.html"
+_TRAINING = 0.15
+"""Which share of a defence's bar is its training."""
+OnDefence = Callable[[str, str, float], None]
+"""Told of a defence what is being done, and which share of its work is behind."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """One way to train that is to be attacked."""
+
+    name: str
+    config: Config
+    workload: Workload | None = None
+    """The objects that it is trained on; None where the configuration names them."""
+    recorded: Recorded | None = None
+    """A run that was recorded before."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Terms:
+    """What all subjects of an audit have in common."""
+
+    seed: int
+    effort: Effort
+    image: tuple[int, int, int] | None = None
+    wanted: Property | None = None
+
+
+def audit(
+    model: nn.Module | None = None,
+    loss: Loss | str | None = None,
+    data: Sequence[Any] | None = None,
+    *,
+    test: Any = None,
+    algorithm: str | Mapping[str, Any] | None = None,
+    defences: Mapping[str, Mapping[str, Any] | str | Path] | None = None,
+    task: str = "classification",
+    seed: int = 0,
+    effort: Effort | None = None,
+    image: tuple[int, int, int] | None = None,
+    property: Property | None = None,
+    folder: Path | str | None = None,
+    on_stage: OnDefence | None = None,
+) -> AuditRecord:
+    """Train and attack, and return what was found; with `folder` also write audit.json and audit.html there.
+
+    `model`, `loss`, `data` (a pair of tensors or a torch Dataset for each client) and `test` (the same, of people who take no
+    part) are what is trained on; without them `defences` name it, and without these the embedded audit is done. `algorithm`
+    is a name, or the tables of a configuration; `defences` are several, by name. The undefended way is always added, for
+    attacks must succeed there before their failure elsewhere means anything.
+    """
+    chosen = {name: load_config(tables) for name, tables in (defences or {}).items()}
+    if algorithm is not None:
+        tables = {"algorithm": {"name": algorithm}} if isinstance(algorithm, str) else dict(algorithm)
+        config = load_config(tables)
+        chosen[config.label] = config
+    terms = Terms(seed=seed, effort=effort or Effort(), image=image, wanted=property)
+    given = (model, data, test)
+    if all(part is None for part in given):
+        subjects = subjects_of(chosen, seed=seed) if chosen else [Subject(name=n, config=c) for n, c in embedded(seed).items()]
+    elif any(part is None for part in given):
+        raise InputError("model, data and test belong together: give all three, or leave all out for the embedded audit.")
+    else:
+        assert model is not None
+        assert data is not None
+        subjects = _given(chosen, model, loss, data, test, task, seed)
+    return audited(subjects, terms, processes=1, folder=None if folder is None else Path(folder), on_stage=on_stage)
+
+
+def subjects_of(configs: Mapping[str, Config], *, seed: int | None = None) -> list[Subject]:
+    """The configurations, and first the undefended one that they are compared with; all must be on the same model and data."""
+    found = {name: config if seed is None else replace(config, seed=seed) for name, config in configs.items()}
+    first = next(iter(found.values()))
+    for name, config in found.items():
+        if (config.data, config.model, config.seed) != (first.data, first.model, first.seed):
+            raise InputError(
+                f"'{name}' has another [data], [model] or seed than '{next(iter(found))}', so what attacks do to one says nothing "
+                "of the other. Audit them one by one."
+            )
+    plain = next((name for name, config in found.items() if is_undefended(config)), None)
+    baseline = undefended(first) if plain is None else found.pop(plain)
+    return [Subject(name=plain or UNDEFENDED, config=baseline)] + [Subject(name=n, config=c) for n, c in found.items()]
+
+
+def audited(
+    subjects: Sequence[Subject],
+    terms: Terms,
+    *,
+    processes: int,
+    folder: Path | None = None,
+    resume: bool = False,
+    on_stage: OnDefence | None = None,
+) -> AuditRecord:
+    """The record of all subjects, in their order, written to the folder as it grows; equal seeds give equal records.
+
+    What is there already is kept where `resume` says so. Interrupted, it leaves what is finished.
+    """
+    done = _kept(folder, terms) if resume and folder is not None else {}
+    found = {s.name: done[s.name] for s in subjects if s.name in done and done[s.name].asked == s.config.to_toml()}
+    left = [subject for subject in subjects if subject.name not in found]
+
+    def so_far() -> AuditRecord:
+        ready = [found[subject.name] for subject in subjects if subject.name in found]
+        judged = with_power(ready) if ready and ready[0].name == subjects[0].name else ready
+        return AuditRecord(
+            setting=_setting(subjects[0].config, ready[0].dim if ready else 0),
+            seed=terms.seed,
+            version=__version__,
+            effort=asdict(terms.effort),
+            defences=judged,
+            finished=len(ready) == len(subjects),
+        )
+
+    def keep(made: DefenceRecord) -> None:
+        found[made.name] = made
+        if folder is not None:
+            write_audit(so_far(), folder)
+
+    if processes <= 1 or len(left) == 1:
+        for subject in left:
+            keep(_one(subject, terms, None if on_stage is None else _bound(on_stage, subject.name)))
+    else:
+        _in_parallel(left, terms, processes, keep, on_stage)
+    complete = so_far()
+    if folder is not None:
+        write_audit(complete, folder)
+    return complete
+
+
+def write_audit(record: AuditRecord, folder: Path) -> Path:
+    """Write audit.json and the page; the page's path."""
+    from sketchfed.audits.page import write_page
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_record(record, folder / AUDIT)
+    return write_page(record, folder / PAGE)
+
+
+def _one(subject: Subject, terms: Terms, on_stage: OnStage | None = None) -> DefenceRecord:
+    """Train if it must be, and attack."""
+    seed = PublicSeed(terms.seed).child("audit")
+    with one_thread():
+        recorded, canaries = subject.recorded, None
+        if recorded is None:
+            config = repeatable(subject.config)
+            workload = from_config(config) if subject.workload is None else subject.workload
+            if terms.effort.canaries and workload.dataset.task == "classification":
+                most = len(workload.dataset.x_test) // 4
+                workload, canaries = with_canaries(workload, min(terms.effort.canaries, most), seed)
+            total = config.algorithm.rounds
+
+            def watch(line: dict[str, Any]) -> None:
+                if on_stage is not None:
+                    on_stage(f"training, round {line['round']}", _TRAINING * line["round"] / total)
+
+            recorded, _ = record(config, workload, on_round=watch)
+        outside = Outside.of(recorded.workload, seed, terms.image)
+        bench = Bench(
+            recorded=recorded,
+            outside=outside,
+            wanted=terms.wanted or outside.property,
+            effort=terms.effort,
+            seed=seed,
+            canaries=canaries,
+        )
+
+        def attacking(what: str, share: float) -> None:
+            if on_stage is not None:
+                on_stage(what, _TRAINING + (1 - _TRAINING) * share)
+
+        return defence_record(subject.name, bench, asked=subject.config.to_toml(), on_stage=attacking)
+
+
+def _in_parallel(
+    subjects: Sequence[Subject],
+    terms: Terms,
+    processes: int,
+    keep: Callable[[DefenceRecord], None],
+    on_stage: OnDefence | None,
+) -> None:
+    """Each subject in a process of its own; their stages come through a queue."""
+    context = get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(processes, mp_context=context) as pool:
+        stages = manager.Queue()
+        futures: list[Future[DefenceRecord]] = [pool.submit(_in_process, subject, terms, stages) for subject in subjects]
+        try:
+            for future in _watched(futures, stages, on_stage):
+                keep(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(getattr(pool, "_processes", {}).values()):
+                process.terminate()
+            raise
+
+
+def _watched(futures: Sequence[Future[DefenceRecord]], stages: Any, on_stage: OnDefence | None) -> Any:
+    """Futures as they come to their end; between them, stages are told."""
+    left = set(futures)
+    while left:
+        try:
+            for future in as_completed(left, timeout=0.2):
+                left.discard(future)
+                yield future
+        except TimeoutError:
+            pass
+        while on_stage is not None and not stages.empty():
+            on_stage(*stages.get())
+
+
+def _in_process(subject: Subject, terms: Terms, stages: Any) -> DefenceRecord:
+    return _one(subject, terms, lambda what, share: stages.put((subject.name, what, share)))
+
+
+def _bound(on_stage: OnDefence, name: str) -> OnStage:
+    return lambda what, share: on_stage(name, what, share)
+
+
+def _given(
+    configs: Mapping[str, Config],
+    model: nn.Module,
+    loss: Loss | str | None,
+    data: Sequence[Any],
+    test: Any,
+    task: str,
+    seed: int,
+) -> list[Subject]:
+    """Subjects on a user's own model and data."""
+    workload = from_objects(deepcopy(model), data, test, loss, task)
+    settings = {"data": DataSettings(name=GIVEN, clients=len(data)), "model": ModelSettings(name=GIVEN), "seed": seed}
+    named = {name: replace(config, **settings) for name, config in configs.items()}  # type: ignore[arg-type]
+    subjects = subjects_of(named or {UNDEFENDED: replace(load_config({}), **settings)})  # type: ignore[arg-type]
+    return [replace(subject, workload=replace(workload, module=deepcopy(model))) for subject in subjects]
+
+
+def _kept(folder: Path, terms: Terms) -> dict[str, DefenceRecord]:
+    """What an earlier audit on the same terms left."""
+    if not (folder / AUDIT).exists():
+        return {}
+    record = read_record(folder / AUDIT)
+    same = (record.seed, record.effort) == (terms.seed, asdict(terms.effort))
+    return {each.name: each for each in record.defences} if same else {}
+
+
+def _setting(config: Config, dim: int) -> str:
+    data, model = ("own data" if config.data.name == GIVEN else config.data.name), config.model.name
+    layers = "-".join(map(str, config.model.options.get("hidden", [])))
+    named = "own model" if model == GIVEN else f"{model} {layers}".strip()
+    clients = "" if config.data.clients is None else f" · {config.data.clients:,} clients"
+    return f"{data} · {named} ({dim:,} parameters){clients}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from sketchfed import __version__
 from sketchfed.algorithms import ALGORITHMS
 from sketchfed.algorithms.settings import default_global_rate
+from sketchfed.attacks import ATTACKS
 from sketchfed.codecs import CODECS
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.models import MODELS
@@ -41,6 +42,8 @@ myst_substitutions = {
     "algorithms": tables.algorithms(),
     "algorithm_classes": tables.classes(ALGORITHMS),
     "global_rate_constant": f"{1e3 * default_global_rate(1e-6):g}",
+    "attacks": tables.attacks(),
+    "attack_classes": tables.classes(ATTACKS),
     "codecs": tables.codecs(),
     "ensembles": tables.ensembles(),
     "codec_classes": tables.classes(CODECS),

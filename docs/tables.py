@@ -12,6 +12,7 @@ from sphinx.pycode import ModuleAnalyzer
 from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, Algorithm
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings
+from sketchfed.attacks import ATTACKS
 from sketchfed.codecs import CODECS, Codec, make_codec
 from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.rounding import WIDTHS
@@ -189,6 +190,11 @@ def codec_options() -> str:
 def algorithms() -> str:
     rows = [[f"`{name}`", a.summary, "updates" if a.incremental else "models", a.source] for name, a in ALGORITHMS.items()]
     return markdown_table(["name", "what it does", "the server sends", "from"], rows)
+
+
+def attacks() -> str:
+    rows = [[attack.goal, f"`{name}`", attack.summary, attack.source] for name, attack in ATTACKS.items()]
+    return markdown_table(["after", "name", "what it does", "from"], rows)
 
 
 def codecs() -> str:

@@ -1,16 +1,15 @@
 """Recorded runs of a few clients on handwritten digits, and what views make of them beside the truth."""
 
 from collections.abc import Iterator
-from functools import cache
 
-import torch
-from torch import Tensor
+from observed import dense, digits
+from torch import Tensor, nn
 from torch.nn import functional
 
 from sketchfed.attacks import Update
 from sketchfed.audits.recorded import Recorded, record, repeatable
 from sketchfed.config import load_config
-from sketchfed.workload import from_config
+from sketchfed.workload import from_config, from_objects
 
 COMMON = {"rounds": 3, "local_steps": 1, "batch": 4, "local_rate": 0.1}
 
@@ -33,11 +32,17 @@ def recorded(tables: dict | None = None, /, **algorithm: object) -> Recorded:
     return record(made, from_config(made))[0]
 
 
-@cache
-def single(codec: str = "dense", rounds: int = 1, hidden: int = 32) -> Recorded:
-    """FedAvg, one step of one example a client."""
-    tables = {"codec": {"name": codec}, "model": {"hidden": [hidden]}}
-    return recorded(tables | ({"sketch": {"ratio": 0.1}} if codec == "sketched" else {}), batch=1, rounds=rounds)
+def few(
+    tables: dict | None = None, /, *, each: int = 1, clients: int = 4, model: nn.Module | None = None, **algorithm: object
+) -> Recorded:
+    """Clients with a few examples each, which they use all in every round of one step, and a model given as an object."""
+    module = dense() if model is None else model
+    shape = (1, 8, 8) if any(isinstance(layer, nn.Conv2d) for layer in module) else (64,)
+    parts = [digits(each, shape=shape, first=each * client) for client in range(clients)]
+    workload = from_objects(module, parts, digits(10, shape=shape, first=500), None, "classification")
+    given = {"engine": {"workers": 1, "evaluate_every": 1_000}, **(tables or {})}
+    made = load_config(given | {"algorithm": {"rounds": 1, "local_steps": 1, "local_rate": 0.1, **algorithm}})
+    return record(repeatable(made), workload)[0]
 
 
 def compared(run: Recorded, role: str) -> Iterator[tuple[Update, Tensor, Tensor]]:
@@ -57,7 +62,3 @@ def distance(seen: Tensor, values: Tensor) -> float:
 
 def alignment(seen: Tensor, values: Tensor) -> float:
     return float(functional.cosine_similarity(seen, values, dim=0))
-
-
-def decibels(guess: Tensor, truth: Tensor) -> float:
-    return float(-10 * torch.log10((guess - truth).square().mean()))

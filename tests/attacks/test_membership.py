@@ -169,6 +169,22 @@ def test_candidates_are_simulated_once_for_all_that_see_them_alike(monkeypatch):
     assert (len(calls), len(told)) == (2, 3)
 
 
+def test_where_clients_are_seen_one_by_one_the_largest_shows_who_was_among_them():
+    module, used, others = dense(), part(0, 20), part(300, 380)
+    sent = [observed(module, x[None], y[None]) for each in (used, others) for x, y in zip(*each, strict=True)]
+    assert area(by_alignment(sent, part(0, 100), largest=True), 20) > 0.95
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_a_candidate_is_looked_for_only_where_it_can_be(largest):
+    module, used = dense(), part(0, 10)
+    sent = [observed(module, x[None], y[None]) for x, y in zip(*used, strict=True)]
+    possible = [torch.arange(20) == place for place in range(10)]
+    scores = by_alignment(sent, part(0, 20), possible=possible, largest=largest)
+    assert bool((scores[:10] > 0).all())
+    assert not bool(scores[10:].any())
+
+
 def test_where_there_is_nothing_to_tell_apart_all_scores_are_zero():
     seen, (x, y) = mean_of(dense(), 5), part(0, 1)
     same = Examples(x.expand(4, -1, -1, -1), y.expand(4))

@@ -66,6 +66,7 @@ def by_alignment(
     candidates: Examples,
     *,
     possible: Sequence[Tensor] | None = None,
+    largest: bool = False,
     on_step: Progress = None,
 ) -> Tensor:
     """How strongly each candidate's own update shows in what was observed, the mean over observations: `(n,)`.
@@ -82,7 +83,9 @@ def by_alignment(
     Of several local steps the first stands for all: in the others a candidate that is alone would be fitted as no member of a
     batch is. Candidates are compared with each other, two or more. More of them that are known not to be members do no harm,
     and make s̄ and the covariance better. `possible` says for each observation which candidates can be in it, `(n,)` true or
-    false, where that is known: the mean is over those observations, 0 if there is none. `on_step` is called for each observation. It takes 4·n·size bytes, and time n³.
+    false, where that is known: the mean is over those observations, 0 if there is none. With `largest` it is the largest over
+    observations, each in deviations over candidates: better where clients are seen one by one and a member is in few of
+    their updates. `on_step` is called for each observation. It takes 4·n·size bytes, and time n³.
     """
     check_examples(candidates)
     if not observations:
@@ -91,17 +94,22 @@ def by_alignment(
         raise InputError("candidates are compared with each other, got one. Add some that are known not to be members.")
     steps = [replace(observation, work=replace(observation.work, steps=1)) for observation in observations]
     total, counts = torch.zeros(2, len(candidates.x), dtype=torch.float64)
+    most = torch.full_like(total, -torch.inf)
     everybody = torch.ones(len(candidates.x), dtype=torch.bool)
     for group in shared(steps):
         span = _Span(each_seen(steps[group[0]], candidates))
         for place in group:
             check_size(observations[place], span.rows)
             here = everybody if possible is None else possible[place]
-            total += torch.where(here, span.score(observations[place].values), 0.0)
+            found = span.score(observations[place].values)
+            if largest:
+                standard = (found - found.mean()) / found.std().clamp(min=1e-30)
+                most = torch.where(here, torch.maximum(most, standard), most)
+            total += torch.where(here, found, 0.0)
             counts += here
             if on_step is not None:
                 on_step()
-    return total / counts.clamp(min=1)
+    return torch.where(counts > 0, most, 0.0) if largest else total / counts.clamp(min=1)
 
 
 class _Span:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sketchfed.engines import Exchange
 from sketchfed.engines.secure import parted
-from sketchfed.errors import SecureSumError, SketchfedError
+from sketchfed.errors import SketchfedError
 from sketchfed.secure import SecureServer, Terms
 from sketchfed.secure.messages import body_of, flagged, request_kind
 from sketchfed.wire import unpack
@@ -18,14 +18,14 @@ def opened_sums(exchanges: Sequence[Exchange]) -> Iterator[tuple[Tensor, tuple[i
     server: SecureServer | None = None
     for (stage, _), group in groupby(exchanges, key=_call):
         asked = list(group)
-        if stage == "keys":
-            identities = {each.client: each.identity for each in asked}
-            server = SecureServer(Terms.from_packet(unpack(asked[0].request)), identities)
-        if server is None or server.stage != stage:
-            continue
         try:
+            if stage == "keys":
+                identities = {each.client: each.identity for each in asked}
+                server = SecureServer(Terms.from_packet(unpack(asked[0].request)), identities)
+            if server is None or server.stage != stage:
+                continue
             server.receive({each.client: each.reply for each in asked if each.reply is not None})
-        except SecureSumError:
+        except SketchfedError:
             server = None
             continue
         if server.result is not None:

@@ -56,9 +56,7 @@ class GradientMatching(Reconstruction):
     source = "Geiping et al. 2020; Song et al. 2023, Sec. 7"
 
     def reconstruct(self, target: Target, public: Public, seed: PublicSeed, on_step: OnStep | None = None) -> Guess:
-        return self.matching.reconstruct(
-            target.observation, shape=public.shape, seed=seed, count=target.count, on_step=on_step
-        )
+        return self.matching.reconstruct(target.observation, shape=public.shape, seed=seed, count=target.count, on_step=on_step)
 
 
 @dataclass(frozen=True, kw_only=True)

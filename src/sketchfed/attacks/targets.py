@@ -31,8 +31,9 @@ class Joint:
 
     @property
     def gradient(self) -> Tensor:
-        """That of the first, by which labels are inferred."""
-        return self.parts[0].gradient
+        """The mean over those that have as many coordinates as the first: labels are inferred from the last of them."""
+        found = [part.gradient for part in self.parts]
+        return torch.stack([each for each in found if each.shape == found[0].shape]).mean(0)
 
     def seen(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([part.seen(x, y) / scale for part, scale in zip(self.parts, self._scales, strict=True)])

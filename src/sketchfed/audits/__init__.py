@@ -4,7 +4,7 @@ from sketchfed.audits.defence import Effort
 from sketchfed.audits.outside import Property
 from sketchfed.audits.record import AuditRecord, DefenceRecord, Finding, read_record
 from sketchfed.audits.recorded import Recorded, record, recorded_run, repeatable
-from sketchfed.audits.running import audit, audited, write_audit
+from sketchfed.audits.running import Subject, Terms, audit, audited, write_audit
 
 __all__ = [
     "AuditRecord",
@@ -13,6 +13,8 @@ __all__ = [
     "Finding",
     "Property",
     "Recorded",
+    "Subject",
+    "Terms",
     "audit",
     "audited",
     "read_record",

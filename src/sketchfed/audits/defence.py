@@ -143,13 +143,14 @@ def defence_record(name: str, bench: Bench, *, asked: str, on_stage: OnStage | N
 
 
 def _numbers(recorded: Recorded) -> int:
-    """Of the largest array in a reply."""
+    """Of a reply: its values, not which they are."""
     for exchange in recorded.exchanges:
         if exchange.reply is None or exchange.stage not in ("train", "masked"):
             continue
         try:
-            arrays = unpack(exchange.reply).arrays.values()
+            arrays = unpack(exchange.reply).arrays
         except SketchfedError:
             continue
-        return max((array.values.numel() if isinstance(array, Bits) else array.numel() for array in arrays), default=0)
+        sent = [arrays["values"]] if "values" in arrays else list(arrays.values())
+        return max((array.values.numel() if isinstance(array, Bits) else array.numel() for array in sent), default=0)
     return 0

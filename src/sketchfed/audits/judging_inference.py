@@ -110,7 +110,7 @@ def _aligned(view: View, canaries: Canaries, outside: Outside, on_step: OnStep |
         torch.isin(clients, torch.tensor(update.clients)) if update.clients else torch.ones(len(clients), dtype=torch.bool)
         for update in updates
     ]
-    found = by_alignment([update.observation for update in updates], pool, possible=possible, on_step=on_step)
+    found = by_alignment([update.observation for update in updates], pool, possible=possible, largest=True, on_step=on_step)
     return found[: len(canaries.clients)].float()
 
 

@@ -1,0 +1,182 @@
+"""Audits from start to end, on the smallest federation that has something to find."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import sketchfed
+from sketchfed.audits import Effort, audit, audited, read_record
+from sketchfed.audits.defences import UNDEFENDED, embedded, is_undefended, undefended
+from sketchfed.audits.running import PAGE, Terms, subjects_of
+from sketchfed.config import load_config
+from sketchfed.errors import InputError
+
+EFFORT = Effort(victims=2, iterations=40, judged=8, member_rounds=3, canaries=12, shadows=20)
+WORK = {"rounds": 6, "participation": 1.0, "local_steps": 1, "batch": 1, "screening": 0.0}
+DATA = {"name": "digits", "clients": 3}
+MODEL = {"name": "mlp", "hidden": [16]}
+
+
+def tables(**own):
+    return {"data": DATA, "model": MODEL, "engine": {"workers": 1}, **own, "algorithm": WORK | own.get("algorithm", {})}
+
+
+SKETCHED = tables(algorithm={"name": "iterative"}, sketch={"ratio": 0.2})
+
+
+def verdicts(record, name):
+    (defence,) = (each for each in record.defences if each.name == name)
+    return {(finding.role, finding.attack): finding for finding in defence.findings}
+
+
+def test_an_audit_tries_every_attack_from_every_view_and_shows_what_the_undefended_way_gives_away():
+    record = audit(defences={"sketched": SKETCHED}, effort=EFFORT)
+    assert [defence.name for defence in record.defences] == [UNDEFENDED, "sketched"]
+    found = verdicts(record, UNDEFENDED)
+    assert {role for role, _ in found} == {"server", "network", "client", "colluders"}
+    first_layer = found["server", "first layer"]
+    assert first_layer.verdict == "leaks"
+    assert first_layer.score > 60
+    assert found["network", "first layer"].score == first_layer.score
+    assert found["client", "as sent"].verdict == "leaks"
+    assert verdicts(record, "sketched")["server", "first layer"].verdict == "not applicable"
+    assert all(0 <= finding.details.get("recovered", 0) <= 1 for finding in found.values())
+    assert all(defence.epsilon is None and defence.claim == "nothing is claimed" for defence in record.defences)
+
+
+def test_equal_seeds_give_equal_audits_in_one_process_or_in_two(tmp_path):
+    subjects = subjects_of({"sketched": load_config(SKETCHED)}, seed=3)
+    terms = Terms(seed=3, effort=replace(EFFORT, victims=1, iterations=10))
+    first = audited(subjects, terms, processes=1)
+    second = audited(subjects, terms, processes=2, folder=tmp_path / "audit")
+    assert first == second == read_record(tmp_path / "audit" / "audit.json")
+    other = audited(subjects[:1], replace(terms, seed=4), processes=1)
+    assert other.defences[0].findings != first.defences[0].findings
+
+
+def test_an_interrupted_audit_leaves_what_is_finished_and_goes_on_from_there(tmp_path):
+    subjects = subjects_of({"sketched": load_config(SKETCHED)}, seed=0)
+    terms = Terms(seed=0, effort=replace(EFFORT, victims=1, iterations=10))
+    asked = []
+
+    def interrupt(name, what, share):
+        asked.append(name)
+        if name == "sketched":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audited(subjects, terms, processes=1, folder=tmp_path, on_stage=interrupt)
+    left = read_record(tmp_path / "audit.json")
+    assert [defence.name for defence in left.defences] == [UNDEFENDED]
+    assert not left.finished
+    assert "interrupted" in (tmp_path / PAGE).read_text()
+    asked.clear()
+    resumed = audited(subjects, terms, processes=1, folder=tmp_path, resume=True, on_stage=lambda name, *_: asked.append(name))
+    assert set(asked) == {"sketched"}
+    assert resumed == audited(subjects, terms, processes=1)
+
+
+def test_noise_and_secure_sums_are_audited_with_their_claim():
+    noise = {"unit": "example", "epsilon": 8.0, "delta": 1e-4, "name": "discrete_gaussian"}
+    config = tables(algorithm={"name": "iterative"}, sketch={"ratio": 0.2}, privacy=noise, secure={"survivors": 1.0})
+    record = audit(defences={"noisy": config}, effort=EFFORT)
+    noisy = record.defences[1]
+    assert noisy.epsilon is not None
+    assert 0 < noisy.epsilon <= 8
+    assert "example level" in noisy.claim
+    found = verdicts(record, "noisy")
+    assert ("secure server", "matching") in found
+    assert ("server", "matching") not in found
+    assert found["secure server", "joint matching"].verdict == "not applicable"
+    bounds = [finding.details["epsilon_lower"] for finding in noisy.findings if "epsilon_lower" in finding.details]
+    assert bounds
+    assert max(bounds) <= noisy.epsilon
+
+
+def test_a_users_own_model_and_data_are_audited_from_python(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(9, 12), nn.Tanh(), nn.Linear(12, 2))
+
+    def people(count):
+        x = torch.rand(count, 9, generator=generator)
+        return x, (x[:, 0] > x[:, 1]).long()
+
+    record = sketchfed.audit(
+        model,
+        nn.functional.cross_entropy,
+        [people(20) for _ in range(3)],
+        test=people(80),
+        algorithm={"algorithm": WORK | {"name": "iterative"}, "sketch": {"ratio": 0.5}},
+        effort=EFFORT,
+        folder=tmp_path / "own",
+    )
+    assert record.setting.startswith("own data · own model")
+    found = verdicts(record, UNDEFENDED)["server", "first layer"]
+    assert found.verdict == "leaks"
+    assert not found.pictures
+    assert "not images" in found.reason
+    assert (tmp_path / "own" / PAGE).exists()
+    shown = sketchfed.audit(
+        model, None, [people(9)] * 2, test=people(60), algorithm={"algorithm": WORK}, effort=EFFORT, image=(1, 3, 3)
+    )
+    assert verdicts(shown, "fedavg")["server", "first layer"].pictures
+
+
+def test_a_model_without_second_derivatives_is_said_to_be_out_of_reach_of_matching_and_what_else_to_use():
+    class Rounded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 10)
+
+        def forward(self, x):
+            return self.layer(x.detach().round())
+
+    generator = torch.Generator().manual_seed(0)
+    data = [(torch.rand(6, 64, generator=generator), torch.arange(6)) for _ in range(3)]
+    test = (torch.rand(60, 64, generator=generator), torch.arange(60) % 10)
+    record = audit(Rounded(), None, data, test=test, algorithm={"algorithm": WORK}, effort=EFFORT)
+    found = verdicts(record, UNDEFENDED)["server", "matching"]
+    assert found.verdict == "not applicable"
+    assert "second derivative" in found.reason
+    assert "analytic" in found.reason
+
+
+def test_large_batches_are_said_to_be_too_much_to_look_for_with_the_worst_case_named():
+    config = tables(algorithm={"local_steps": 1, "batch": 20})
+    found = verdicts(audit(defences={"plain": config}, effort=EFFORT), "plain")["server", "matching"]
+    assert found.verdict == "not applicable"
+    assert "20 examples or more" in found.reason
+    assert "algorithm.batch = 1" in found.reason
+
+
+@pytest.mark.parametrize("given", [{"model": nn.Linear(2, 2)}, {"data": [(torch.zeros(2, 2), torch.zeros(2))]}])
+def test_model_data_and_test_belong_together(given):
+    with pytest.raises(InputError, match="belong together"):
+        audit(**given)
+
+
+def test_configurations_on_other_data_are_not_compared():
+    with pytest.raises(InputError, match="Audit them one by one"):
+        subjects_of({"a": load_config(SKETCHED), "b": load_config(SKETCHED | {"model": {"name": "logistic"}})})
+
+
+def test_the_undefended_way_has_the_same_work_and_is_recognised():
+    config = load_config(SKETCHED)
+    plain = undefended(config)
+    assert is_undefended(plain)
+    assert not is_undefended(config)
+    assert plain.algorithm.work == config.algorithm.work
+    assert [subject.name for subject in subjects_of({"mine": plain, "sketched": config})] == ["mine", "sketched"]
+    assert not is_undefended(load_config(tables(codec={"name": "top_k", "ratio": 0.1})))
+
+
+def test_the_embedded_audit_has_all_that_it_promises():
+    configs = embedded(0)
+    assert next(iter(configs)) == UNDEFENDED
+    assert is_undefended(configs[UNDEFENDED])
+    labels = " · ".join(config.label for config in configs.values())
+    for part in ("fedavg", "top_k", "eden", "count", "srht 1/2", "srht 1/10", "srht 1/50", "dbcl", "gaussian", "secure sums"):
+        assert part in labels
+    assert len({config.algorithm.work for config in configs.values() if config.privacy is None}) == 1

@@ -1,0 +1,101 @@
+"""`sketchfed audit` as people run it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from sketchfed.cli import app
+from sketchfed.errors import InputError
+from sketchfed.runs import run
+
+CONFIG = """
+[data]
+clients = 3
+[model]
+hidden = [8]
+[algorithm]
+name = "iterative"
+rounds = 4
+local_steps = 1
+batch = 1
+[sketch]
+ratio = 0.3
+[engine]
+workers = 1
+"""
+QUICK = ["--victims", "1", "--iterations", "5", "--canaries", "8", "--processes", "1"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_a_configuration_is_audited_beside_the_undefended_way(config, tmp_path):
+    result = invoke(config, "--out", tmp_path / "audit", *QUICK)
+    assert result.exit_code == 0
+    assert "undefended" in result.output
+    record = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    assert [defence["name"] for defence in record["defences"]] == ["undefended", "mine"]
+    page = (tmp_path / "audit" / "audit.html").read_text()
+    assert "<script" not in page
+    assert "data:image/png;base64" in page
+
+
+def test_a_recorded_run_is_audited_as_it_was_sent(config, tmp_path):
+    trained = run({**_tables(), "engine": {"record": True, "workers": 1}}, folder=tmp_path / "kept")
+    result = invoke(tmp_path / "kept", "--out", tmp_path / "audit", *QUICK)
+    assert result.exit_code == 0
+    record = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    kept = record["defences"][1]
+    assert kept["name"] == "kept"
+    assert kept["accuracy"] == trained.accuracy
+    assert kept["uplink_bytes"] == trained.metrics[-1]["uplink_bytes"]
+    steps = [finding for finding in kept["findings"] if finding["attack"] == "as sent"]
+    assert all("were not kept" in finding["reason"] for finding in steps)
+
+
+def test_a_run_that_was_not_recorded_is_trained_again(tmp_path):
+    run(_tables(), folder=tmp_path / "kept")
+    assert invoke(tmp_path / "kept", "--out", tmp_path / "audit", *QUICK).exit_code == 0
+
+
+def test_an_audit_that_is_there_is_not_overwritten_unless_it_goes_on(config, tmp_path):
+    assert invoke(config, "--out", tmp_path / "audit", *QUICK).exit_code == 0
+    with pytest.raises(InputError, match="holds an audit already"):
+        invoke(config, "--out", tmp_path / "audit", *QUICK)
+    assert invoke(config, "--out", tmp_path / "audit", "--resume", *QUICK).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--resume"], "Name that folder"),
+        (["--set", "algorithm.rounds=3"], "none was named"),
+        (["--image", "8x8"], "such as 1,8,8"),
+        (["--image", "2,8,8"], "1 or 3 channels"),
+    ],
+)
+def test_wrong_options_are_explained(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=said):
+        invoke(*arguments)
+
+
+def test_settings_do_not_change_a_run(tmp_path):
+    run(_tables(), folder=tmp_path / "kept")
+    with pytest.raises(InputError, match="a RUN is audited as it was"):
+        invoke(tmp_path / "kept", "--set", "algorithm.rounds=3")
+
+
+def _tables():
+    import tomllib
+
+    return tomllib.loads(CONFIG)

@@ -1,6 +1,13 @@
 """`sketchfed audit` as people run it."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
 
 import pytest
 from typer.testing import CliRunner
@@ -95,7 +102,37 @@ def test_settings_do_not_change_a_run(tmp_path):
         invoke(tmp_path / "kept", "--set", "algorithm.rounds=3")
 
 
-def _tables():
-    import tomllib
+def test_an_interrupt_ends_all_processes_and_leaves_what_is_finished(config, tmp_path):
+    out = tmp_path / "audit"
+    configs = [shutil.copy(config, tmp_path / f"{name}.toml") for name in "abc"]
+    command = [sys.executable, "-m", "sketchfed.cli", "audit", *configs, "--out", out, *QUICK[:-1], "2"]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            while not (out / "audit.json").exists():
+                assert process.poll() is None, process.stdout.read().decode()
+                time.sleep(0.1)
+            os.killpg(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=60)[0].decode()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, said
+    assert "--resume --out" in said
+    assert "Traceback" not in said
+    assert "interrupted" in (out / "audit.html").read_text()
+    assert _ended(process.pid)
 
+
+def _ended(group):
+    """Whether all processes of a group come to their end in time."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _tables():
     return tomllib.loads(CONFIG)

@@ -1,10 +1,11 @@
 """An audit: several ways to train on the same model and data, recorded and attacked, beside the one that defends nothing."""
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from sketchfed.workload import Workload, from_config, from_objects
 PAGE = "audit.html"
 _TRAINING = 0.15
 """Which share of a defence's bar is its training."""
+_INTERRUPT = signal.SIGINT
+"""Workers leave it to their parent, which ends them."""
 OnDefence = Callable[[str, str, float], None]
 """Told of a defence what is being done, and which share of its work is behind."""
 
@@ -102,7 +105,7 @@ def subjects_of(configs: Mapping[str, Config], *, seed: int | None = None) -> li
     for name, config in found.items():
         if (config.data, config.model, config.seed) != (first.data, first.model, first.seed):
             raise InputError(
-                f"'{name}' has another [data], [model] or seed than '{next(iter(found))}', so what attacks do to one says nothing "
+                f"'{name}' has another [data], [model] or seed than '{next(iter(found))}', so an attack on one says nothing "
                 "of the other. Audit them one by one."
             )
     plain = next((name for name, config in found.items() if is_undefended(config)), None)
@@ -208,16 +211,17 @@ def _in_parallel(
 ) -> None:
     """Each subject in a process of its own; their stages come through a queue."""
     context = get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(processes, mp_context=context) as pool:
-        stages = manager.Queue()
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=signal.signal, initargs=(_INTERRUPT, signal.SIG_IGN))
+    with context.Manager() as manager, pool:
+        stages, others = manager.Queue(), set(active_children())
         futures: list[Future[DefenceRecord]] = [pool.submit(_in_process, subject, terms, stages) for subject in subjects]
         try:
             for future in _watched(futures, stages, on_stage):
                 keep(future.result())
         except BaseException:
+            for worker in set(active_children()) - others:
+                worker.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(getattr(pool, "_processes", {}).values()):
-                process.terminate()
             raise
 
 

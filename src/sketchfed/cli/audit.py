@@ -66,8 +66,12 @@ def audit(
         raise InputError(f"{out} holds an audit already. Go on with it by --resume, or choose another folder.")
     writable(folder)
     console = Console()
-    with _Bars(console, chosen) as bars:
-        record = audited(chosen, terms, processes=processes, folder=folder, resume=resume, on_stage=bars)
+    try:
+        with _Bars(console, chosen) as bars:
+            record = audited(chosen, terms, processes=processes, folder=folder, resume=resume, on_stage=bars)
+    except KeyboardInterrupt:
+        console.print(f"interrupted: what is finished is in {folder}; go on with --resume --out {folder}", soft_wrap=True)
+        raise typer.Exit(130) from None
     console.print(terminal_table(record, width=console.width))
     console.print(f"audit: {folder / PAGE}", soft_wrap=True, markup=False)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from observed import convolutional, decibels, digits
 from recorded_runs import few, recorded
-from torch import nn
+from torch import Tensor, nn
 
 from sketchfed.attacks import ATTACKS, Guess, Reconstruction
 from sketchfed.attacks.matching import MOST, Matching
@@ -128,8 +128,12 @@ def test_the_first_layer_of_sketched_weights_gives_away_what_comes_again():
 
 
 def test_units_that_are_not_active_are_passed_over():
-    """A model of one unit, which some examples leave at rest: nothing can be divided there, and others are read."""
-    run = few(model=flat(nn.Linear(64, 1), nn.ReLU(), nn.Linear(1, 10)), clients=12)
+    """A model of one unit, which dark images leave at rest: nothing can be divided there, and bright ones are read."""
+    model = flat(nn.Linear(64, 1), nn.ReLU(), nn.Linear(1, 10))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.copy_(-digits(12)[0].sum((1, 2, 3)).median())
+    run = few(model=model, clients=12)
     at_rest = {u.clients for u in run.view("server").updates() if not u.observation.values[:64].any()}
     read = {target.first.clients for target in FirstLayer().targets(run.view("server"))}
     assert read
@@ -201,6 +205,22 @@ def test_the_first_layer_attack_says_what_it_lacks(what):
     make, message = LACKING[what]
     with pytest.raises(InputError, match=message):
         FirstLayer().targets(make().view("server"))
+
+
+class Hiding(nn.Sequential):
+    """A model of which autograd does not see what goes in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.detach())
+
+
+@pytest.mark.parametrize("attack", [GradientMatching, DeepLeakage])
+def test_models_that_hide_their_inputs_from_autograd_are_refused(attack):
+    run = few(model=Hiding(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)))
+    (target, *_) = attack().targets(run.view("server"))
+    with pytest.raises(InputError, match="some operation in it has no second derivative"):
+        attack().reconstruct(target, run.public, SEED)
+    assert strength(FirstLayer(), run) >= 60
 
 
 def test_guesses_of_an_attack_that_is_none_are_not_made():

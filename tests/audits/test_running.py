@@ -137,7 +137,7 @@ def test_a_model_without_second_derivatives_is_said_to_be_out_of_reach_of_matchi
     data = [(torch.rand(6, 64, generator=generator), torch.arange(6)) for _ in range(3)]
     test = (torch.rand(60, 64, generator=generator), torch.arange(60) % 10)
     record = audit(Rounded(), None, data, test=test, algorithm={"algorithm": WORK}, effort=EFFORT)
-    found = verdicts(record, UNDEFENDED)["server", "matching"]
+    found = verdicts(record, "fedavg")["server", "matching"]
     assert found.verdict == "not applicable"
     assert "second derivative" in found.reason
     assert "analytic" in found.reason

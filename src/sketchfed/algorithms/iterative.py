@@ -108,9 +108,7 @@ class Iterative(Algorithm):
 
     def _mean(self, codec: Sketched, update: Packet, shared: PublicSeed) -> Tensor:
         """The mean sketch that was broadcast."""
-        return from_packet(
-            expect_kind(update, "mean"), size=codec.size, bits=self.sketch.down, seed=shared.child("down")
-        )
+        return from_packet(expect_kind(update, "mean"), size=codec.size, bits=self.sketch.down, seed=shared.child("down"))
 
     def _desketched(self, codec: Sketched, y: Tensor, shared: PublicSeed) -> Tensor:
         desketched = codec.sketch(shared).adjoint(y)

@@ -110,6 +110,12 @@ class Observation:
                 step = velocity
             said = said - self.work.rate * step
             moved = moved - self.work.rate * (step if self.gram is None else self.gram(step))
+        if not said.requires_grad or (x.requires_grad and not _depends(said, x)):
+            raise InputError(
+                "the gradient of this model does not depend on the example, as far as autograd sees, so nothing can be "
+                "matched: some operation in it has no second derivative. Replace it (a detach, a custom backward pass), or use "
+                "the analytic attack on a first dense layer, which needs none."
+            )
         return said
 
     def seen(self, x: Tensor, y: Tensor) -> Tensor:
@@ -128,13 +134,21 @@ class Observation:
                 f"the model cannot be differentiated for the attack: {error}. Use a model whose loss is a differentiable "
                 "function of its parameters."
             ) from error
-        if not found.requires_grad:
-            raise InputError(
-                "the gradient of this model does not depend on the example, as far as autograd sees, so nothing can be "
-                "matched: some operation in it has no second derivative. Replace it (a detach, a custom backward pass), or use "
-                "the analytic attack on a first dense layer, which needs none."
-            )
         return found
+
+
+def _depends(result: Tensor, x: Tensor) -> bool:
+    """Whether x is in the graph that a result was computed by."""
+    known: set[Any] = set()
+    left: list[Any] = [result.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and node not in known:
+            if node is x.grad_fn or getattr(node, "variable", None) is x:
+                return True
+            known.add(node)
+            left += [before for before, _ in node.next_functions]
+    return False
 
 
 def batches_used(examples: Examples, work: LocalWork, seed: PublicSeed, size: int | None) -> Iterator[Examples]:

@@ -79,10 +79,12 @@ class JointMatching(GradientMatching):
 
 @dataclass(frozen=True, kw_only=True)
 class DeepLeakage(GradientMatching):
-    """Squares of differences by L-BFGS, labels searched for along with the examples."""
+    """Squares of differences by L-BFGS, labels searched for along with the examples; the best of several starts, as many stall."""
 
     matching: Matching = field(
-        default_factory=lambda: Matching(objective="squares", optimiser="lbfgs", labels="searched", variation=0, iterations=80)
+        default_factory=lambda: Matching(
+            objective="squares", optimiser="lbfgs", labels="searched", variation=0, iterations=80, restarts=4
+        )
     )
 
     name: ClassVar[str] = "dlg"

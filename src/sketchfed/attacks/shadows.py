@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from sketchfed.attacks.observation import Observation
+from sketchfed.attacks.observation import Observation, batches_used
 from sketchfed.errors import InputError
 from sketchfed.kernels.normals import normals_twin
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
-from sketchfed.training.base import batches
 from sketchfed.vectors import Layout
 
 Progress = Callable[[], None] | None
@@ -110,9 +109,9 @@ def _together(observation: Observation, x: Tensor, y: Tensor) -> Tensor:
     def loss_of(weights: Tensor, batch: Examples) -> Tensor:
         return observation.loss(functional_call(observation.module, layout.views(weights), (batch.x,)), batch.y)
 
-    def change(x: Tensor, y: Tensor, seed: PublicSeed) -> Tensor:
+    def change(x: Tensor, y: Tensor, seed: PublicSeed, size: int | None) -> Tensor:
         moved, said, velocity = start, torch.zeros_like(start), None
-        for batch in batches(Examples(x, y), work, seed):
+        for batch in batches_used(Examples(x, y), work, seed, size):
             step = torch.func.grad(loss_of)(moved, batch)
             if work.decay:
                 step = step + work.decay * moved
@@ -126,7 +125,8 @@ def _together(observation: Observation, x: Tensor, y: Tensor) -> Tensor:
     def mean_change(x: Tensor, y: Tensor) -> Tensor:
         seeds = (observation.seed,) if isinstance(observation.seed, PublicSeed) else observation.seed
         parts = [torch.split(each, list(observation.counts) or len(x) // len(seeds)) for each in (x, y)]
-        return torch.stack([change(*own) for own in zip(*parts, seeds, strict=True)]).mean(0)
+        sizes = observation.sizes or [None] * len(seeds)
+        return torch.stack([change(*own) for own in zip(*parts, seeds, sizes, strict=True)]).mean(0)
 
     with torch.no_grad():
         changes: Tensor = torch.func.vmap(mean_change)(x, y)

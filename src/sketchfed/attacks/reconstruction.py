@@ -79,7 +79,7 @@ class JointMatching(GradientMatching):
 
 @dataclass(frozen=True, kw_only=True)
 class DeepLeakage(GradientMatching):
-    """Squares of differences by L-BFGS, labels searched for along with the examples; the best of several starts, as many stall."""
+    """Squares of differences by L-BFGS, labels searched for as well; the best of several starts, for many stall."""
 
     matching: Matching = field(
         default_factory=lambda: Matching(

@@ -24,7 +24,7 @@ def each_seen(observation: Observation, examples: Examples) -> Tensor:
     """What would have arrived of each example, had it been the only one of a single client: `(n, size)`, without a graph."""
     check_examples(examples)
     seeds = observation.seed
-    alone = replace(observation, seed=seeds if isinstance(seeds, PublicSeed) else seeds[0], counts=())
+    alone = replace(observation, seed=seeds if isinstance(seeds, PublicSeed) else seeds[0], counts=(), sizes=())
     return groups_seen(alone, Examples(examples.x[:, None], examples.y[:, None]))
 
 
@@ -59,7 +59,7 @@ def shared(observations: Sequence[Observation]) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     for place, one in enumerate(observations):
-        for group in groups:
+        for group in reversed(groups):  # those of a round follow each other
             first = observations[group[0]]
             if first.module is one.module and first.loss == one.loss and alike(first, one):
                 group.append(place)

@@ -199,7 +199,9 @@ def _one(subject: Subject, terms: Terms, on_stage: OnStage | None = None) -> Def
             if on_stage is not None:
                 on_stage(what, _TRAINING + (1 - _TRAINING) * share)
 
-        return defence_record(subject.name, bench, asked=subject.config.to_toml(), on_stage=attacking)
+        made = defence_record(subject.name, bench, asked=subject.config.to_toml(), on_stage=attacking)
+        attacking("done", 1.0)
+        return made
 
 
 def _in_parallel(

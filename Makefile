@@ -31,7 +31,8 @@ EXPERIMENTS = table-1 theory global-rate sketch-families bytes-to-accuracy bytes
   rand-proj-figure-2 rand-proj-figure-3 rand-proj-figure-6 rand-proj-figure-7 rand-proj-closed-form \
   power-iteration k-means linear-regression codecs-at-equal-bytes private-accuracy private-accuracy-clients \
   private-accuracy-clients-secure privacy-audit dbcl-table-1 dbcl-table-1-cnn dbcl-figure-1 dbcl-figure-2 dbcl-figure-3 \
-  dome-accuracy dome-energy dome-lemmas
+  dome-accuracy dome-energy dome-lemmas \
+  audit-reconstruction audit-dbcl audit-property audit-membership
 
 experiments: ## record what is missing of the experiments in experiments/; hours for all of them from nothing
 	for name in $(EXPERIMENTS); do sketchfed reproduce $$name --out experiments/$$name || exit 1; done

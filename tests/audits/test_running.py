@@ -40,7 +40,9 @@ def test_an_audit_tries_every_attack_from_every_view_and_shows_what_the_undefend
     assert first_layer.verdict == "leaks"
     assert first_layer.score > 60
     assert found["network", "first layer"].score == first_layer.score
-    assert found["client", "as sent"].verdict == "leaks"
+    told = found["client", "as sent"]
+    assert (told.verdict, round(told.score, 3)) == ("not applicable", 1.0)
+    assert "by design" in told.reason
     assert verdicts(record, "sketched")["server", "first layer"].verdict == "not applicable"
     assert all(0 <= finding.details.get("recovered", 0) <= 1 for finding in found.values())
     assert all(defence.epsilon is None and defence.claim == "nothing is claimed" for defence in record.defences)

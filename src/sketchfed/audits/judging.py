@@ -8,7 +8,7 @@ from sketchfed.attacks.estimation import cosine
 from sketchfed.attacks.matching import Guess
 from sketchfed.attacks.reconstruction import OnStep, Reconstruction
 from sketchfed.attacks.scores import MOST_DECIBELS, label_accuracy, mse, psnr, recognised, ssim
-from sketchfed.attacks.steps import StepAttack
+from sketchfed.attacks.steps import AsSent, StepAttack
 from sketchfed.attacks.targets import Target
 from sketchfed.attacks.view import View
 from sketchfed.audits.intervals import median_interval
@@ -24,6 +24,7 @@ RECOVERED = 3.0
 """An example counts as recovered if it is so many dB closer to the truth than the mean of public data is: half the error."""
 ALIGNED = 0.5
 """Steps count as known if the median cosine with the truth is surely above this."""
+_TOLD = "clients are told every step by design, with whatever noise is in it: there is nothing to attack."
 
 
 def judged_examples(
@@ -121,11 +122,15 @@ def judged_steps(attack: StepAttack, view: View, recorded: Recorded) -> Finding:
     if not cosines:
         return not_applicable(attack, view, "the weights did not move.")
     middle, low, high = median_interval(cosines)
+    told = isinstance(attack, AsSent)
     return Finding(
         role=view.role,
         attack=attack.name,
         goal="steps",
-        verdict="leaks" if low > ALIGNED else "nothing found",
+        verdict="not applicable" if told else "leaks" if low > ALIGNED else "nothing found",
+        reason="clients are told every step by design, with whatever noise is in it: there is nothing to attack."
+        if told
+        else "",
         victims=len(cosines),
         measure="cosine",
         score=middle,

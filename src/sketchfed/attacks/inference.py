@@ -1,5 +1,6 @@
 """Attacks that answer a question about examples: have they a property, were they trained on?"""
 
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -78,9 +79,9 @@ class MembershipAttack(Attack):
 
     goal = "members"
 
+    @abstractmethod
     def scores(self, view: View, candidates: Examples, *, rounds: int, on_step: OnStep | None = None) -> Tensor:
         """Higher where a candidate looks like a member, `(n,)`; `rounds` are the first so many, where updates are used."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +122,10 @@ class AlignmentAttack(MembershipAttack):
 def _by_round(updates: Iterable[Update], rounds: int) -> list[list[Update]]:
     """Updates of so many rounds, those of one round and of one count of examples together."""
     groups: defaultdict[tuple[int, int], list[Update]] = defaultdict(list)
+    looked_at: set[int] = set()
     for update in updates:
-        if update.round not in {index for index, _ in groups} and len({index for index, _ in groups}) == rounds:
+        if update.round not in looked_at and len(looked_at) == rounds:
             break
+        looked_at.add(update.round)
         groups[update.round, update.count].append(update)
     return list(groups.values())

@@ -1,6 +1,7 @@
 """Attacks on examples: from updates of a view back to what a client trained on."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -40,9 +41,9 @@ class Reconstruction(Attack):
             )
         return [Target(updates=(update,)) for update in few]
 
+    @abstractmethod
     def reconstruct(self, target: Target, public: Public, seed: PublicSeed, on_step: OnStep | None = None) -> Guess:
         """The examples of a target, as well as this attack can."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

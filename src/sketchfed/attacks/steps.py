@@ -1,5 +1,6 @@
 """Attacks on the server's steps: what clients learn of the weights' changes, where they are not shown the weights."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -22,9 +23,9 @@ class StepAttack(Attack):
 
     goal = "steps"
 
+    @abstractmethod
     def steps(self, view: View) -> Steps:
         """Those of as many rounds as this view allows; `InputError` says why, if there is none."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

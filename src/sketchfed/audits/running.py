@@ -1,7 +1,7 @@
 """An audit: several ways to train on the same model and data, recorded and attacked, beside the one that defends nothing."""
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +29,6 @@ from sketchfed.workload import Workload, from_config, from_objects
 PAGE = "audit.html"
 _TRAINING = 0.15
 """Which share of a defence's bar is its training."""
-_INTERRUPT = signal.SIGINT
-"""Workers leave it to their parent, which ends them."""
 OnDefence = Callable[[str, str, float], None]
 """Told of a defence what is being done, and which share of its work is behind."""
 
@@ -211,9 +209,11 @@ def _in_parallel(
     keep: Callable[[DefenceRecord], None],
     on_stage: OnDefence | None,
 ) -> None:
-    """Each subject in a process of its own; their stages come through a queue."""
+    """Each subject in its own process; their stages come through a queue. An interrupt is for the parent, who ends them."""
     context = get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=signal.signal, initargs=(_INTERRUPT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(
+        processes, mp_context=context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )
     with context.Manager() as manager, pool:
         stages, others = manager.Queue(), set(active_children())
         futures: list[Future[DefenceRecord]] = [pool.submit(_in_process, subject, terms, stages) for subject in subjects]
@@ -227,7 +227,9 @@ def _in_parallel(
             raise
 
 
-def _watched(futures: Sequence[Future[DefenceRecord]], stages: Any, on_stage: OnDefence | None) -> Any:
+def _watched(
+    futures: Sequence[Future[DefenceRecord]], stages: Any, on_stage: OnDefence | None
+) -> Iterator[Future[DefenceRecord]]:
     """Futures as they come to their end; between them, stages are told."""
     left = set(futures)
     while left:

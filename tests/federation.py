@@ -1,6 +1,6 @@
 """Small federations: what algorithms, engines and the server are tested with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import nn
@@ -45,6 +45,13 @@ class Tap:
     def directory(self) -> Mapping[int, bytes]:
         return self.inner.directory
 
+    @property
+    def unheard(self) -> Collection[int]:
+        return self.inner.unheard
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        self.inner.acknowledge(rounds)
+
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         self.stages.append(stage)
         self.tasks.append(dict(requests))
@@ -62,6 +69,10 @@ class Apart:
         self.complaints: dict[int, str] = {}
 
     directory: Mapping[int, bytes] = {}  # it takes no part in secure sums
+    unheard: Collection[int] = ()
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        """Nothing waits for it: what a client keeps is kept at once."""
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         replies = {}

@@ -2,15 +2,17 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
 from statistics import median
+from typing import NamedTuple
 
 from sketchfed.algorithms import Algorithm, RoundContext, State
 from sketchfed.algorithms.base import cohort
 from sketchfed.engines.base import Engine
+from sketchfed.engines.participant import MOST_UPDATES, behind
 from sketchfed.errors import DivergedError, SecureSumError, SketchfedError, WireError
 from sketchfed.kernels.finite import all_finite
 from sketchfed.privacy.ledger import PrivacyLedger
@@ -20,7 +22,7 @@ from sketchfed.protection.sums import noised_sum, recovered_sum
 from sketchfed.protection.terms import terms_of
 from sketchfed.secure import SecureServer, run_stages
 from sketchfed.seeds import PublicSeed
-from sketchfed.wire import Packet, pack, packed_size, unpack
+from sketchfed.wire import Packet, pack, packed_size, split, unpack
 
 log = logging.getLogger("sketchfed")
 
@@ -39,6 +41,14 @@ class Ledger:
     """The round of each client's replica, as of its last reply."""
     updates: list[bytes] = field(default_factory=list)
     """The latest updates, as broadcast, for those who missed them: about as many bytes as a whole model has."""
+
+
+class Answers(NamedTuple):
+    """What came of a call: replies, why others did not come, and of whom something may be under way that never arrived."""
+
+    replies: dict[int, bytes]
+    complaints: dict[int, str]
+    unheard: set[int]
 
 
 class Server:
@@ -108,15 +118,14 @@ class Server:
         protection = self.protection
         hidden = protection is not None and protection.hidden
         draw = self._intended("", None if hidden else chosen)
-        tasks = self._tasks(chosen)
-        replies = self.engine.ask(tasks)
-        self.ledger.downlink_bytes += sum(len(task) for task in tasks.values())
-        packets, reasons = self._accepted(tasks, replies)
+        answers = self._asked(self._tasks(chosen), "train")
+        packets, reasons = self._accepted(chosen, answers)
+        seen = [client for client in chosen if client in answers.replies or client in answers.unheard]
         if not packets and not hidden:
-            self._settled(draw, list(replies))
+            self._settled(draw, seen)
             raise DivergedError(f"round {self.round + 1} got no usable reply: {next(iter(reasons.values())).rstrip('.')}")
         if protection is None or not protection.central:
-            self._settled(draw, list(replies))  # what was refused was seen all the same
+            self._settled(draw, seen)  # what was refused was seen all the same
             return list(packets.values())
         noised = noised_sum(protection, list(packets.values()), self._context())
         self._settled(draw, None if hidden else list(packets))
@@ -138,11 +147,9 @@ class Server:
             aggregation = SecureServer(
                 terms_of(protection, self.seed, self.round, tuple(chosen), attempt), self.engine.directory
             )
-            silent: set[int] = set()
+            silent: dict[int, str] = {}
             try:
-                summed = run_stages(
-                    aggregation, partial(self._ask, silent), tasks=tasks, complaints=lambda: self.engine.complaints
-                )
+                summed = run_stages(aggregation, partial(self._ask, silent), tasks=tasks, complaints=lambda: silent)
             except SecureSumError as error:
                 log.warning("round %d: attempt %d at a secure sum failed: %s", self.round + 1, attempt + 1, error)
                 reason = str(error)
@@ -150,24 +157,47 @@ class Server:
                 continue
             finally:
                 self._tell(aggregation.reasons)
-                self.ledger.refused += len(aggregation.reasons.keys() - silent)
+                self.ledger.refused += len(aggregation.reasons.keys() - silent.keys())
             survivors = list(summed.survivors)
             self._settled(draw, survivors)
             self.ledger.replies += len(survivors)
-            self.ledger.known |= dict.fromkeys(survivors, self.round)
+            self._used(survivors)
             return recovered_sum(protection, summed.total, len(survivors), self._context())
         raise SecureSumError(
             f"round {self.round + 1} was abandoned {attempt + 1} times, the last time because {reason} What was "
             "reached before is kept; go on with --resume when more clients are there, or lower secure.survivors in a new run."
         )
 
-    def _ask(self, silent: set[int], stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """One stage of a secure sum, its bytes counted like all others; who does not answer is added to `silent`."""
+    def _ask(self, silent: dict[int, str], stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """One stage of a secure sum; who does not answer is added to `silent`, with what the engine knows of it."""
+        answers = self._asked(requests, stage)
+        silent |= {client: answers.complaints.get(client, "no reply came") for client in requests.keys() - answers.replies.keys()}
+        return answers.replies
+
+    def _asked(self, requests: Mapping[int, bytes], stage: str) -> Answers:
+        """What clients answer, all bytes counted. One that lacks what its task builds on is sent more, and asked once more."""
+        answers = self._moved(requests, stage)
+        lost = {client: held[0] for client, reply in answers.replies.items() if (held := behind(reply)) is not None}
+        if not lost or stage not in ("train", "masked"):
+            return answers
+        log.warning("round %d: %s lost what it held, and is sent what it needs", self.round + 1, _named(list(lost)))
+        sent = {at: self._task(at) for at in set(lost.values())}
+        rest = {client: reply for client, reply in answers.replies.items() if client not in lost}
+        again = self._moved({client: _retasked(requests[client], stage, sent[at]) for client, at in lost.items()}, stage)
+        return Answers(rest | again.replies, answers.complaints | again.complaints, answers.unheard | again.unheard)
+
+    def _moved(self, requests: Mapping[int, bytes], stage: str) -> Answers:
         self.ledger.downlink_bytes += sum(map(len, requests.values()))
-        replies = self.engine.ask(requests, stage)
-        self.ledger.uplink_bytes += sum(len(reply) for client, reply in replies.items() if client in requests)
-        silent |= requests.keys() - replies.keys()
-        return replies
+        came = self.engine.ask(requests, stage)
+        replies = {client: reply for client, reply in came.items() if client in requests}
+        self.ledger.uplink_bytes += sum(map(len, replies.values()))
+        return Answers(replies, dict(self.engine.complaints), set(self.engine.unheard))
+
+    def _used(self, clients: Collection[int]) -> None:
+        """Remember whose replies of this round count, and let them know."""
+        rounds = dict.fromkeys(clients, self.round)
+        self.ledger.known |= rounds
+        self.engine.acknowledge(rounds)
 
     def _intended(self, suffix: str, clients: list[int] | None) -> str:
         """Write down what noise will cost at worst, before it is drawn; its name."""
@@ -223,7 +253,7 @@ class Server:
         if at == self.round:
             return pack(Packet(kind="begin", arrays={}, scalars={"round": self.round}))
         missed = self.round - at if at is not None else len(self.ledger.updates) + 1
-        if missed > len(self.ledger.updates):
+        if missed < 0 or missed > len(self.ledger.updates):
             return self._whole()
         replay = b"".join(self.ledger.updates[-missed:])
         return replay if len(replay) < self._whole_size() else self._whole()
@@ -247,18 +277,17 @@ class Server:
             self._packed = self.round, pack(self.algorithm.snapshot(self.state.replica, self.seed))
         return self._packed[1]
 
-    def _accepted(self, tasks: Mapping[int, bytes], replies: Mapping[int, bytes]) -> tuple[dict[int, Packet], dict[int, str]]:
+    def _accepted(self, chosen: Sequence[int], answers: Answers) -> tuple[dict[int, Packet], dict[int, str]]:
         """The packets that can be used, in the order of clients, and why others cannot: they are dropped, not fatal."""
         packets: dict[int, Packet] = {}
         norms: dict[int, float] = {}
         reasons: dict[int, str] = {}
-        for client in tasks:
-            if client not in replies:
-                reasons[client] = self.engine.complaints.get(client, "no reply came")
+        for client in chosen:
+            if client not in answers.replies:
+                reasons[client] = answers.complaints.get(client, "no reply came")
                 continue
-            self.ledger.uplink_bytes += len(replies[client])
             try:
-                packets[client], norm = self._read(replies[client], client)
+                packets[client], norm = self._read(answers.replies[client], client)
                 if norm is not None:
                     norms[client] = norm
             except SketchfedError as error:
@@ -271,7 +300,7 @@ class Server:
             self.ledger.refused += 1
             reasons[client] = reason
         self.ledger.replies += len(packets)
-        self.ledger.known |= dict.fromkeys(packets, self.round)
+        self._used(packets)
         self._tell(reasons)
         return packets, reasons
 
@@ -290,9 +319,17 @@ class Server:
     def _tell(self, reasons: Mapping[int, str]) -> None:
         """Log who is left out of this round, a line a reason."""
         for reason in dict.fromkeys(reasons.values()):
-            clients = [client for client, own in reasons.items() if own == reason]
-            named = ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
-            log.warning("round %d goes on without client %s: %s", self.round + 1, named, reason)
+            named = _named([client for client, own in reasons.items() if own == reason])
+            log.warning("round %d goes on without %s: %s", self.round + 1, named, reason)
+
+
+def _named(clients: list[int]) -> str:
+    return "client " + ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
+
+
+def _retasked(request: bytes, stage: str, task: bytes) -> bytes:
+    """The same request with another task: in a secure sum, tasks follow sealed shares."""
+    return task if stage == "train" else bytes(split(request, most=MOST_UPDATES)[0]) + task
 
 
 def wild(norms: Mapping[int, float], ratio: float) -> dict[int, str]:

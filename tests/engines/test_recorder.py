@@ -128,6 +128,11 @@ class Foreign:
     clients = 3
     complaints: Mapping[int, str] = {2: "is on holiday"}
     directory: Mapping[int, bytes] = {0: b"0" * 32}
+    unheard = (2,)
+    used: Mapping[int, int] = {}
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        self.used = rounds
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
         return {client: request[::-1] for client, request in requests.items() if client != 2}
@@ -135,9 +140,11 @@ class Foreign:
 
 def test_it_is_the_engine_inside_in_all_that_can_be_asked_of_one():
     passed: list[Exchange] = []
-    recorder = Recorder(Foreign(), round=lambda: 7, tell=passed.extend)
+    recorder = Recorder(foreign := Foreign(), round=lambda: 7, tell=passed.extend)
     assert recorder.ask({0: b"abc", 2: b"de"}) == {0: b"cba"}
     assert (recorder.clients, recorder.complaints, recorder.directory) == (3, Foreign.complaints, Foreign.directory)
+    recorder.acknowledge({0: 7})
+    assert (recorder.unheard, foreign.used) == ((2,), {0: 7})
     assert recorder.ask({0: b"x", 1: b"y"}, "keys") == {0: b"x", 1: b"y"}
     assert [(each.round, each.stage, each.client, each.reply, each.identity) for each in passed] == [
         (7, "train", 0, b"cba", b""),

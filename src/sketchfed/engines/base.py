@@ -1,6 +1,6 @@
 """What an engine is."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 
@@ -21,3 +21,10 @@ class Engine(Protocol):
     @property
     def directory(self) -> Mapping[int, bytes]:
         """The public identity keys of clients, for secure sums: what their signatures are checked with."""
+
+    @property
+    def unheard(self) -> Collection[int]:
+        """Clients of the last call that may have sent something that never arrived: where privacy counts, it was seen."""
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        """Say which round's reply of each client was used last: what a client kept for that round counts from now on."""

@@ -35,10 +35,12 @@ class LocalEngine:
     ) -> None:
         self.clients = clients
         self.complaints: dict[int, str] = {}
+        self.unheard: tuple[int, ...] = ()  # who does not answer here sends nothing
         self.memories: dict[int, Tensor] = {}
         self.changed: set[int] = set()
         """Clients whose memory changed since the last checkpoint."""
         self.replica = start
+        self._pending: dict[int, tuple[int, Tensor]] = {}
         self._participant, self._examples = participant, KeptExamples(examples)
         # Torch counts threads for each thread that calls it: what the main thread was told, these would not know.
         self._pool = ThreadPoolExecutor(
@@ -62,13 +64,20 @@ class LocalEngine:
             except SketchfedError as error:
                 self.complaints[client] = str(error)
         replies: dict[int, bytes] = {}
-        for (client, _), (reply, memory) in zip(tasks, self._pool.map(self._work, tasks), strict=True):
+        for (client, replica), (reply, memory) in zip(tasks, self._pool.map(self._work, tasks), strict=True):
             if reply is not None:
                 replies[client] = reply
             if memory is not None:
+                self._pending[client] = replica.round, memory
+        return replies
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        for client, index in rounds.items():
+            made, memory = self._pending.get(client, (None, None))
+            if made == index and memory is not None:
                 self.memories[client] = memory
                 self.changed.add(client)
-        return replies
+        self._pending = {}
 
     @property
     def directory(self) -> Mapping[int, bytes]:

@@ -17,6 +17,34 @@ from sketchfed.wire import Packet, number_named, pack, split, unpack
 
 MOST_UPDATES = 1_000_000
 """More missed rounds than this are never replayed."""
+_BEHIND = 256
+"""Bytes that a packet 'behind' never exceeds: longer replies need not be read to tell."""
+
+
+class BehindError(WireError):
+    """A task builds on a replica that this client does not hold; `at` is the round of the one it has, None if it has none."""
+
+    def __init__(self, message: str, at: int | None) -> None:
+        super().__init__(message)
+        self.at = at
+
+    @property
+    def reply(self) -> bytes:
+        """What to answer, so that the server sends what is missing."""
+        return pack(Packet(kind="behind", arrays={}, scalars={} if self.at is None else {"round": self.at}))
+
+
+def behind(reply: bytes) -> tuple[int | None] | None:
+    """The round that a client says it is at, if its reply says that it needs more than it was sent; else None."""
+    if len(reply) > _BEHIND:
+        return None
+    try:
+        packet = unpack(reply)
+        if packet.kind != "behind":
+            return None
+        return (int(number_named(packet, "round", least=0, most=2**62)) if packet.scalars else None,)
+    except WireError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +72,7 @@ class Participant:
         if last.kind == "snapshot":
             return self.algorithm.received(last, self.trainer.dim, self.seed)
         if replica is None:
-            raise WireError("this client holds no replica yet, so updates are of no use to it. Send it the whole model.")
+            raise BehindError("this client holds no replica yet, so updates are of no use to it. Send it the whole model.", None)
         if last.kind != "begin":
             target += 1
             for part in parts[len(parts) - max(0, target - replica.round) :] if target > replica.round else ():
@@ -53,9 +81,10 @@ class Participant:
                     break
                 replica = self.algorithm.follow(replica, update, self.seed)
         if replica.round < target:
-            raise WireError(
+            raise BehindError(
                 f"the task is for round {target}, this client's replica is at round {replica.round}, and the updates between "
-                "are not all there. Send it the whole model."
+                "are not all there. Send it the whole model.",
+                replica.round,
             )
         return replica
 

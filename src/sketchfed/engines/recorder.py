@@ -1,6 +1,6 @@
 """A tap on the wire: every request and every reply of a run, as they were."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sketchfed.engines.base import Engine
@@ -43,6 +43,13 @@ class Recorder:
     @property
     def directory(self) -> Mapping[int, bytes]:
         return self._engine.directory
+
+    @property
+    def unheard(self) -> Collection[int]:
+        return self._engine.unheard
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        self._engine.acknowledge(rounds)
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
         replies, known = self._engine.ask(requests, stage), self._engine.directory if stage == "keys" else {}

@@ -95,7 +95,8 @@ class ModelSettings:
 class EngineSettings:
     """The table [engine]: where the clients run, and what is looked at on the way."""
 
-    name: Literal["local"] = "local"
+    name: Literal["local", "flower"] = "local"
+    """In this process, or on the SuperNodes of a Flower federation."""
     workers: int = 0
     """Threads; 0 takes as many as there are cores. Results do not depend on it."""
     evaluate_every: int = 1
@@ -106,8 +107,22 @@ class EngineSettings:
     """Stop after the first round whose score reaches it."""
     record: bool = False
     """Keep every request and reply in the run's folder (wire.bin), for `sketchfed audit`."""
+    address: str = ""
+    """For flower: the SuperLink, as host:port."""
+    root_certificates: str = ""
+    """For flower: the file of the certificate authority that vouches for the SuperLink; the system's if absent."""
+    insecure: bool = False
+    """For flower: no TLS. For a network that nobody else is on."""
+    secret: str = ""
+    """For flower: the file of the SuperExec secret, if the SuperLink was started with one."""
+    deadline: float = 60.0
+    """For flower: seconds that a client has for an answer; who takes longer has dropped out of that round."""
+    wait: float = 120.0
+    """For flower: seconds to wait for the SuperLink, and for `data.clients` nodes to join before round 1."""
 
     def __post_init__(self) -> None:
+        if not (0 < self.deadline < float("inf") and 0 < self.wait < float("inf")):
+            raise InputError(f"engine.deadline and engine.wait are seconds, above 0, got {self.deadline} and {self.wait}.")
         if not self.checkpoint_seconds >= 0:
             raise InputError(f"engine.checkpoint_seconds must not be negative, got {self.checkpoint_seconds}.")
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:

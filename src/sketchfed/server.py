@@ -113,6 +113,10 @@ class Server:
         if packed is not None:
             self._remember(packed)
 
+    def survey(self, clients: Sequence[int]) -> set[int]:
+        """Let clients have the model as it is now and evaluate it; who answered. What they said is the engine's to tell."""
+        return set(self._asked(self._tasks(list(clients)), "evaluate").replies)
+
     def _gathered(self, chosen: list[int]) -> list[Packet]:
         """What the round's clients sent, as packets that can be decoded; one for all if the server adds the noise."""
         protection = self.protection
@@ -149,7 +153,7 @@ class Server:
             )
             silent: dict[int, str] = {}
             try:
-                summed = run_stages(aggregation, partial(self._ask, silent), tasks=tasks, complaints=lambda: silent)
+                summed = run_stages(aggregation, partial(self._ask, silent), tasks=tasks, complaints=silent.copy)
             except SecureSumError as error:
                 log.warning("round %d: attempt %d at a secure sum failed: %s", self.round + 1, attempt + 1, error)
                 reason = str(error)
@@ -171,14 +175,16 @@ class Server:
     def _ask(self, silent: dict[int, str], stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """One stage of a secure sum; who does not answer is added to `silent`, with what the engine knows of it."""
         answers = self._asked(requests, stage)
-        silent |= {client: answers.complaints.get(client, "no reply came") for client in requests.keys() - answers.replies.keys()}
+        silent |= {
+            client: answers.complaints.get(client, "no reply came") for client in requests.keys() - answers.replies.keys()
+        }
         return answers.replies
 
     def _asked(self, requests: Mapping[int, bytes], stage: str) -> Answers:
         """What clients answer, all bytes counted. One that lacks what its task builds on is sent more, and asked once more."""
         answers = self._moved(requests, stage)
         lost = {client: held[0] for client, reply in answers.replies.items() if (held := behind(reply)) is not None}
-        if not lost or stage not in ("train", "masked"):
+        if not lost or stage not in ("train", "masked", "evaluate"):
             return answers
         log.warning("round %d: %s lost what it held, and is sent what it needs", self.round + 1, _named(list(lost)))
         sent = {at: self._task(at) for at in set(lost.values())}
@@ -329,7 +335,7 @@ def _named(clients: list[int]) -> str:
 
 def _retasked(request: bytes, stage: str, task: bytes) -> bytes:
     """The same request with another task: in a secure sum, tasks follow sealed shares."""
-    return task if stage == "train" else bytes(split(request, most=MOST_UPDATES)[0]) + task
+    return bytes(split(request, most=MOST_UPDATES)[0]) + task if stage == "masked" else task
 
 
 def wild(norms: Mapping[int, float], ratio: float) -> dict[int, str]:

@@ -88,21 +88,31 @@ def from_config(config: Config) -> Workload:
         dataset = data.hold_out(dataset, config.data.validation, seed.child("validation"))
     clients = config.data.clients or (None if config.data.partition == "natural" else DEFAULT_CLIENTS)
     parts = data.partition(dataset, name=config.data.partition, clients=clients, seed=seed.child("partition"), **spreading)
+    module = build_module(config, shape=dataset.shape, outputs=dataset.outputs)
+    return Workload(dataset=dataset, parts=parts, module=module, loss=loss_for(dataset.task), shared_start=shares_start(config))
+
+
+def build_module(config: Config, *, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """The model that a configuration names, for examples of a shape, with its first weights."""
     secret = config.algorithm.secret_start
-    start = PublicSeed.from_bytes(token_bytes(16)) if secret else seed.child("model")
+    start = PublicSeed.from_bytes(token_bytes(16)) if secret else PublicSeed(config.seed).child("model")
     with torch.random.fork_rng(devices=[]):
         # For models that are not ours and draw their own first weights.
         torch.manual_seed(randbits(63) if secret else config.seed % 2**63)
-        module = models.build(
-            config.model.name, shape=dataset.shape, outputs=dataset.outputs, seed=start, **config.model.options
-        )
-    loss = "cross_entropy" if dataset.task == "classification" else "squares"
-    shared_start = config.model.name in models.MODELS and config.algorithm.shows_weights
-    return Workload(dataset=dataset, parts=parts, module=module, loss=loss, shared_start=shared_start)
+        return models.build(config.model.name, shape=shape, outputs=outputs, seed=start, **config.model.options)
+
+
+def loss_for(task: str) -> str:
+    """The loss of a task, where no other is given."""
+    return "cross_entropy" if task == "classification" else "squares"
+
+
+def shares_start(config: Config) -> bool:
+    """Whether every party can rebuild the first weights of a configuration, and may."""
+    return config.model.name in models.MODELS and config.algorithm.shows_weights
 
 
 def from_objects(module: nn.Module, clients: Sequence[Any], test: Any, loss: Loss | str | None, task: str) -> Workload:
     """A user's own module, loss and data: one pair of tensors or torch Dataset a client."""
     dataset, parts = data.from_clients(clients, test=test, task=task)  # type: ignore[arg-type]
-    chosen = loss or ("cross_entropy" if task == "classification" else "squares")
-    return Workload(dataset=dataset, parts=parts, module=module, loss=chosen, shared_start=False)
+    return Workload(dataset=dataset, parts=parts, module=module, loss=loss or loss_for(task), shared_start=False)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from federation import SEED, advanced, data_of, federation, weights_of
-from problems import dense_model, examples
+from problems import dense_model
 from sketchfed.algorithms import Dbcl, FedAvg, FetchSgd, Iterative
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.engines import LocalEngine, Participant
@@ -156,13 +156,6 @@ def test_only_participants_data_is_touched():
     server.advance()
     assert sorted(asked) == sorted(server.engine.tasks[0])
     assert len(asked) == 2
-
-
-def test_chunks_are_scored_in_order():
-    engine = federation(FedAvg(), data_of(2), workers=4).engine.inner
-    chunks = [examples(count) for count in range(1, 30)]
-    assert engine.each(lambda chunk: (0.5, len(chunk.x)), chunks) == [(0.5, count) for count in range(1, 30)]
-    engine.close()
 
 
 @pytest.mark.parametrize("algorithm", [Iterative(sketch=SKETCH, participation=0.01), FedAvg(participation=0.01)])

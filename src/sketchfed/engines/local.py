@@ -1,8 +1,7 @@
 """All clients in this process, those of a round computed in parallel."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from sketchfed.engines.participant import Participant
 from sketchfed.engines.secure import SecureClients
 from sketchfed.errors import SketchfedError
 from sketchfed.training import Examples
-
-Result = TypeVar("Result")
 
 
 class LocalEngine:
@@ -95,9 +92,10 @@ class LocalEngine:
             self.complaints[client] = str(error)
             return None, None
 
-    def each(self, function: Callable[[Examples], Result], chunks: Sequence[Examples]) -> list[Result]:
-        """Apply a function to chunks of data in parallel, results in order."""
-        return list(self._pool.map(function, chunks))
+    def take_changes(self) -> tuple[dict[int, Tensor], set[int]]:
+        """All memories, and whose changed since the last time: what the next checkpoint has to write."""
+        changed, self.changed = self.changed, set()
+        return self.memories, changed
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -1,11 +1,12 @@
 """The client's side of a round, the same in every engine: bytes in, bytes out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
+from sketchfed.config import Config
 from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import Protection
 from sketchfed.protection.client import integers, private_packet
@@ -58,6 +59,17 @@ class Participant:
     """How many there are in all, if that is known."""
     protection: Protection | None = None
 
+    @classmethod
+    def of(cls, config: Config, module: nn.Module, trainer: Trainer, sizes: Sequence[int]) -> "Participant":
+        """What a completed configuration means for clients with so many examples each."""
+        return cls(
+            algorithm=config.algorithm.fitted(module),
+            trainer=trainer,
+            seed=PublicSeed(config.seed),
+            clients=len(sizes),
+            protection=config.protection(dim=trainer.dim, sizes=sizes, module=module),
+        )
+
     def receive(self, replica: Replica | None, task: bytes) -> Replica:
         """The replica of the round that a task is for: a whole model, or the one held, brought up to date.
 
@@ -72,7 +84,9 @@ class Participant:
         if last.kind == "snapshot":
             return self.algorithm.received(last, self.trainer.dim, self.seed)
         if replica is None:
-            raise BehindError("this client holds no replica yet, so updates are of no use to it. Send it the whole model.", None)
+            raise BehindError(
+                "this client holds no replica yet, so updates are of no use to it. Send it the whole model.", None
+            )
         if last.kind != "begin":
             target += 1
             for part in parts[len(parts) - max(0, target - replica.round) :] if target > replica.round else ():

@@ -18,12 +18,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from sketchfed.algorithms import Replica, State
+from sketchfed.algorithms import State
+from sketchfed.algorithms.replicas import from_tensors, group, to_tensors
 from sketchfed.errors import StorageError
-from sketchfed.seeds import PublicSeed
 from sketchfed.server import Ledger
 from sketchfed.storage import replace_file, storing
-from sketchfed.subspaces import Subspace
 
 FILE = "checkpoint.safetensors"
 MEMORIES = "memories"
@@ -89,15 +88,8 @@ class Checkpoints:
         if about.pop("version") != _VERSION:
             raise ValueError(f"it has another version than {_VERSION}")
         self._check_like(start, tensors)
-        replica = Replica(
-            round=_count(about.pop("round")),
-            weights=tensors["weights"],
-            velocity=tensors.get("velocity"),
-            prediction=tensors.get("prediction"),
-            moments=(moments := _group(tensors, "moments")),
-            subspace=_subspace(_group(tensors, "subspace"), moments),
-        )
-        own = _group(tensors, "own")
+        replica = from_tensors(tensors, round=_count(about.pop("round")))
+        own = group(tensors, "own")
         sizes = tensors["update_sizes"].tolist()
         parts = torch.split(tensors["updates"], sizes)
         self._saved = _pairs(tensors["saved"])
@@ -140,27 +132,8 @@ class Checkpoints:
 
 
 def _tensors(state: State) -> dict[str, Tensor]:
-    replica = state.replica
-    named = {"weights": replica.weights, "velocity": replica.velocity, "prediction": replica.prediction}
-    named |= {f"own.{name}": tensor for name, tensor in state.own.items()}
-    named |= {f"moments.{name}": tensor for name, tensor in replica.moments.items()}
-    if replica.subspace is not None:
-        seed = torch.frombuffer(bytearray(replica.subspace.seed.to_bytes()), dtype=torch.uint8)
-        named |= {f"subspace.{name}": tensor for name, tensor in {**replica.subspace.tensors(), "seed": seed}.items()}
-    return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
-
-
-def _group(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
-
-
-def _subspace(tensors: dict[str, Tensor], moments: Mapping[str, Tensor]) -> Subspace | None:
-    if not tensors:
-        return None
-    found = Subspace.from_tensors(tensors, seed=PublicSeed.from_bytes(tensors.pop("seed").numpy().tobytes()))
-    if "mean" in moments and len(moments["mean"]) != found.dim:
-        raise ValueError(f"its subspace has {found.dim:,} dimensions, and its moments have others")
-    return found
+    own = {f"own.{name}": tensor.contiguous() for name, tensor in state.own.items()}
+    return {**to_tensors(state.replica), **own}
 
 
 def _described(tensors: Mapping[str, Tensor], prefixes: tuple[str, ...]) -> str:

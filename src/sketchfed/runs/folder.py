@@ -39,14 +39,19 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path) -> "RunFolder":
         """A new folder for a run; one that holds a run already is not touched."""
-        if (path / CONFIG).exists():
-            raise InputError(f"{path} holds a run already. Go on with it by --resume, or choose another name or --out.")
-        folder = cls(path)
+        folder = cls(cls.free(path))
         with storing(path):
             path.mkdir(parents=True, exist_ok=True)
             sync_folder(path.parent)
         folder._take()
         return folder
+
+    @staticmethod
+    def free(path: Path) -> Path:
+        """The path, if it holds no run yet."""
+        if (path / CONFIG).exists():
+            raise InputError(f"{path} holds a run already. Go on with it by --resume, or choose another name or --out.")
+        return path
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -21,15 +21,18 @@ from sketchfed.engines import Engine, LocalEngine, Participant, Recorder
 from sketchfed.engines.recorder import Exchange, OnExchange
 from sketchfed.errors import DivergedError, InputError
 from sketchfed.protection.probe import CLIENTS, advice, norms
-from sketchfed.runs import captured
 from sketchfed.runs.advice import advise
 from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.recording import WIRE, WireFile
+from sketchfed.runs.scoring import Scorer
 from sketchfed.seeds import PublicSeed
 from sketchfed.server import Server
-from sketchfed.training import Examples, Loss
+from sketchfed.training import Loss
 from sketchfed.training.threads import one_thread
 from sketchfed.workload import Workload, from_config, from_objects
+
+if TYPE_CHECKING:
+    from sketchfed.flower.federation import Federation
 
 log = logging.getLogger("sketchfed")
 
@@ -104,19 +107,22 @@ def resume(folder: Path | str, *, on_round: OnRound | None = None, **given: Any)
     return reopen(folder, **given).finish(on_round)
 
 
-def prepare(config: Config, *, folder: Path | str | None = None, on_exchange: OnExchange | None = None) -> "Loop":
-    """A run that is ready for its first round."""
-    return _begun(Loop(config, from_config(config), on_exchange), folder)
+def prepare(
+    config: Config, *, folder: Path | str | None = None, on_exchange: OnExchange | None = None, grid: Any = None
+) -> "Loop":
+    """A run that is ready for its first round; `grid` is Flower's, where this is the process of a ServerApp."""
+    path = None if folder is None else RunFolder.free(Path(folder))
+    return _begun(Loop(config, from_config(config), on_exchange, folder=path, grid=grid), path)
 
 
-def reopen(folder: Path | str, **given: Any) -> "Loop":
-    """A run that is ready to go on after its last checkpoint."""
+def reopen(folder: Path | str, *, grid: Any = None, **given: Any) -> "Loop":
+    """A run that is ready to go on after its last checkpoint; `grid` as for `prepare`."""
     path = Path(folder)
     config = RunFolder.config(path)
     if GIVEN not in (config.model.name, config.data.name):
         if given:
             raise InputError(f"the run in {path} names its model and data, so it takes no {', '.join(given)}. Leave them out.")
-        return Loop(config, from_config(config)).keep_in(RunFolder.open(path))
+        return Loop(config, from_config(config), folder=path, grid=grid).keep_in(RunFolder.open(path))
     if not {"model", "clients", "test"} <= given.keys():
         raise InputError(f"the run in {path} was given its model and data as objects. Pass model, clients and test again.")
     return _given(config, **{"loss": None, "task": "classification"} | given).keep_in(RunFolder.open(path))
@@ -135,45 +141,79 @@ def _given(
     task: str,
     on_exchange: OnExchange | None = None,
 ) -> "Loop":
+    if config.engine.name != "local":
+        raise InputError(
+            f"model, clients and test were given as objects, which stay in this process; engine.name = '{config.engine.name}' "
+            "sends names. Name them in the configuration, or remove engine.name."
+        )
     if model is None or clients is None or test is None:
         raise InputError("model, clients and test belong together: give all three, or name them in the configuration.")
     config = replace(config, data=DataSettings(name=GIVEN, clients=len(clients)), model=ModelSettings(name=GIVEN))
     return Loop(config, from_objects(model, clients, test, loss, task), on_exchange)
 
 
+def _federation(config: Config, *, clients: int, folder: Path | None, grid: Any) -> "Federation":
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise InputError("engine.name = 'flower' needs Flower. Install it: pip install 'sketchfed[flower]'.") from None
+    from sketchfed.flower.federation import Federation
+
+    return Federation(config, clients=clients, folder=folder, grid=grid)
+
+
 class Loop:
     """A run under way."""
 
-    def __init__(self, config: Config, workload: Workload, on_exchange: OnExchange | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        workload: Workload,
+        on_exchange: OnExchange | None = None,
+        *,
+        folder: Path | None = None,
+        grid: Any = None,
+    ) -> None:
+        """`folder` says where the run will be kept, for those who must look there before it is."""
         self._workload = workload
         self._folder: RunFolder | None = None
         self._wire: WireFile | None = None
         self._on_exchange = on_exchange
         self._trainer = workload.trainer()
-        dim, sizes = self._trainer.dim, [len(part) for part in workload.parts]
-        self._config = config.completed(dim=dim, sizes=sizes, module=workload.module)
-        self._protection = self._config.protection(dim=dim, sizes=sizes, module=workload.module)
-        self._chunks = workload.test_chunks()
-        seed, algorithm = PublicSeed(config.seed), self._config.algorithm.fitted(workload.module)
-        state = algorithm.begin(vectors.flatten(workload.module))
-        participant = Participant(
-            algorithm=algorithm, trainer=self._trainer, seed=seed, clients=len(sizes), protection=self._protection
-        )
-        self._engine = LocalEngine(
-            participant,
-            workload.examples,
-            clients=len(sizes),
-            start=state.replica if workload.shared_start else None,
-            workers=config.engine.workers or os.cpu_count() or 1,
-        )
-        self._algorithm = algorithm
-        self._server = self._make_server(state)
+        self._federation: Federation | None = None
+        if config.engine.name == "flower":
+            self._federation = _federation(config, clients=len(workload.parts), folder=folder, grid=grid)
+        try:
+            self._set_up(config)
+        except BaseException as error:
+            self._leave(error)
+            raise
         self._lines: list[dict[str, Any]] = []
         self._before = 0.0
 
+    def _set_up(self, config: Config) -> None:
+        workload, federation = self._workload, self._federation
+        dim = self._trainer.dim
+        sizes = [len(part) for part in workload.parts] if federation is None else federation.engine.sizes
+        workers = config.engine.workers or os.cpu_count() or 1
+        self._config = config.completed(dim=dim, sizes=sizes, module=workload.module)
+        participant = Participant.of(self._config, workload.module, self._trainer, sizes)
+        self._protection, self._algorithm = participant.protection, participant.algorithm
+        self._scorer = Scorer(workload, self._trainer, participant.seed, workers=workers)
+        state = self._algorithm.begin(vectors.flatten(workload.module))
+        start = state.replica if workload.shared_start else None
+        self._local: LocalEngine | None = None
+        if federation is None:
+            self._local = LocalEngine(participant, workload.examples, clients=len(sizes), start=start, workers=workers)
+            self._engine: Engine = self._local
+        else:
+            federation.agree(self._config, workload)
+            self._engine = federation.engine
+        self._server = self._make_server(state)
+
     def _make_server(self, state: State) -> Server:
         seed, shared_start = PublicSeed(self._config.seed), self._workload.shared_start
-        engine: Engine = self._engine
+        engine = self._engine
         if self._config.engine.record or self._on_exchange is not None:
             engine = Recorder(engine, round=lambda: self._server.round, tell=self._record)
         return Server(self._algorithm, engine, state, seed, shared_start=shared_start, protection=self._protection)
@@ -189,14 +229,25 @@ class Loop:
         try:
             folder.check_room(12 * self._trainer.dim + 2**20)
             folder.keep(self._config)
+            if self._federation is not None:
+                self._federation.keep()
             self._restore(folder)
             if self._config.engine.record:
                 self._wire = WireFile(folder.path / WIRE).open(self.round)
-        except BaseException:
+        except BaseException as error:
             folder.close()
+            self._leave(error)
             raise
         self._folder = folder
         return self
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        """Close all that does not close itself."""
+        for opened in (getattr(self, "_local", None), getattr(self, "_scorer", None)):
+            if opened is not None:
+                opened.close()
+        if self._federation is not None:
+            self._federation.close(error)
 
     @property
     def round(self) -> int:
@@ -232,13 +283,16 @@ class Loop:
             return
         self._server = self._make_server(saved.state)
         self._server.ledger, self._server.privacy = saved.ledger, privacy
-        self._engine.memories = saved.memories
-        self._engine.replica = saved.state.replica if self._algorithm.shows_weights else None
+        if self._local is not None:
+            self._local.memories = saved.memories
+            self._local.replica = saved.state.replica if self._algorithm.shows_weights else None
+        self._engine.acknowledge(saved.ledger.known)
         self._lines, self._before = folder.metrics(saved.state.replica.round), saved.seconds
 
     def finish(self, on_round: OnRound | None = None) -> Run:
         """All rounds that are left."""
         start = last_saved = time.monotonic()
+        failure: BaseException | None = None
         try:
             with one_thread():
                 self._look_at_clip()
@@ -248,7 +302,7 @@ class Loop:
                     self._lines.append(self._round(lambda: self._before + time.monotonic() - start))
                     if self._folder is not None:
                         self._folder.append(self._lines[-1])
-                        if self._done or time.monotonic() - last_saved >= self._config.engine.checkpoint_seconds:
+                        if self._done or time.monotonic() - last_saved >= self._pause:
                             self._save(self._folder, self._lines[-1]["seconds"])
                             last_saved = time.monotonic()
                     if on_round is not None:
@@ -257,8 +311,11 @@ class Loop:
                     self._say_spent()
                 if self._folder is not None:
                     self._folder.summarise(self._summary(finished=True))
+        except BaseException as error:
+            failure = error
+            raise
         finally:
-            self._engine.close()
+            self._leave(failure)
             for kept in (self._wire, self._folder):
                 if kept is not None:
                     kept.close()
@@ -276,6 +333,11 @@ class Loop:
         )
 
     @property
+    def _pause(self) -> float:
+        """Seconds between two checkpoints. What clients elsewhere are told to have counted must be on the disk by then."""
+        return self._config.engine.checkpoint_seconds if self._local is not None else 0.0
+
+    @property
     def _done(self) -> bool:
         target, last = self._config.engine.target_accuracy, self._lines[-1] if self._lines else {}
         reached = target is not None and (last.get("accuracy") or 0.0) >= target
@@ -283,7 +345,7 @@ class Loop:
 
     def _look_at_clip(self) -> None:
         """Warn before round 1 of a clip norm that does nothing, or too much."""
-        if self._protection is None or self.round:
+        if self._protection is None or self.round or not self._sees_data:
             return
         data = [self._workload.examples(client) for client in range(min(CLIENTS, self._engine.clients))]
         replica, seed = self._server.state.replica, PublicSeed(self._config.seed)
@@ -321,16 +383,15 @@ class Loop:
 
     def _captured(self) -> float | None:
         """Of the round that comes, if it will be scored: what is sent depends on what the clients start from."""
-        algorithm, replica, seed = self._algorithm, self._server.state.replica, PublicSeed(self._config.seed)
-        if not algorithm.adaptive or not self._scored(replica.round + 1):
+        replica = self._server.state.replica
+        if not self._algorithm.adaptive or not self._scored(replica.round + 1) or not self._sees_data:
             return None
-        own = seed.child("captured")
-        parts = self._engine.each(lambda chunk: captured.descent(self._trainer, replica.weights, chunk, own), self._sample)
-        return captured.share(algorithm, replica, parts, seed)
+        return self._scorer.captured(self._algorithm, replica)
 
-    @cached_property
-    def _sample(self) -> list[Examples]:
-        return captured.sample(self._workload, PublicSeed(self._config.seed).child("captured"))
+    @property
+    def _sees_data(self) -> bool:
+        """Whether clients' examples are in this process, as they are in a simulation."""
+        return self._federation is None or self._federation.engine.simulated
 
     def _scored(self, number: int) -> bool:
         return number % self._config.engine.evaluate_every == 0 or number == self.rounds
@@ -338,17 +399,14 @@ class Loop:
     def _score(self) -> tuple[float | None, float | None]:
         if not self._scored(self._server.round) and self._server.affordable():
             return None, None
-        weights = self._server.state.replica.weights
-        return self._workload.summarise(self._engine.each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))
+        return self._scorer.score(self._server.state.replica.weights)
 
     def _save(self, folder: RunFolder, seconds: float) -> None:
         folder.sync()
         if self._wire is not None:
             self._wire.sync(self.round)
-        changed, self._engine.changed = self._engine.changed, set()
-        folder.checkpoints.save(
-            self._server.state, self._server.ledger, seconds=seconds, memories=self._engine.memories, changed=changed
-        )
+        memories, changed = ({}, set()) if self._local is None else self._local.take_changes()
+        folder.checkpoints.save(self._server.state, self._server.ledger, seconds=seconds, memories=memories, changed=changed)
 
     def _summary(self, *, finished: bool) -> dict[str, Any]:
         return {

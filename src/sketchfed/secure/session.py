@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Mapping
 
+import msgspec
 from torch import Tensor
 
 from sketchfed.errors import InputError, SecureSumError
@@ -13,10 +14,17 @@ from sketchfed.seeds import SecretSeed
 from sketchfed.wire import Packet
 
 _NEXT: dict[type[State], Stage] = {Joined: "shares", Shared: "masked", Masked: "consent", Consented: "unmask"}
+_KINDS: dict[str, type[State]] = {kind.__name__: kind for kind in (Joined, Shared, Masked, Consented, Done)}
+
+
+class _Kept(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    state: msgspec.Raw
+    directory: dict[int, bytes]
 
 
 class SecureClient:
-    """A client after it has joined. It can be pickled between stages; what it holds must stay on the client.
+    """A client after it has joined. Between stages it can be kept as bytes; what it holds must stay on the client.
 
     After a refusal (`SecureSumError`) it forgets its secrets and answers nothing more: a server that tried one forbidden thing
     does not get to try another. A request that cannot be read (`WireError`) changes nothing.
@@ -40,6 +48,23 @@ class SecureClient:
         """The client, and its answer to the request that carried the terms; `joined` as for `advertise`."""
         state, reply = advertise(terms, client, identity, secret, joined=joined)
         return cls(state, directory), reply
+
+    def to_bytes(self) -> bytes:
+        """All of it, private keys included: for a client whose process ends between two stages, and for nobody else."""
+        state = msgspec.Raw(msgspec.msgpack.encode(self.state))
+        return msgspec.msgpack.encode(_Kept(kind=type(self.state).__name__, state=state, directory=self._directory))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "SecureClient":
+        """The client that `to_bytes` kept."""
+        try:
+            kept = msgspec.msgpack.decode(data, type=_Kept)
+            state = msgspec.msgpack.decode(kept.state, type=_KINDS[kept.kind])
+        except (msgspec.DecodeError, KeyError) as error:
+            raise SecureSumError(
+                f"what was kept of this secure sum cannot be read: {error}. The client joins the next one."
+            ) from None
+        return cls(state, kept.directory)
 
     @property
     def stage(self) -> Stage | None:

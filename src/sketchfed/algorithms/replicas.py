@@ -1,0 +1,46 @@
+"""A replica as named tensors, and back: how runs and clients keep it between rounds."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sketchfed.algorithms.base import Replica
+from sketchfed.seeds import PublicSeed
+from sketchfed.subspaces import Subspace
+
+
+def to_tensors(replica: Replica) -> dict[str, Tensor]:
+    """All of a replica but its round, by names from which `from_tensors` makes it again."""
+    named = {"weights": replica.weights, "velocity": replica.velocity, "prediction": replica.prediction}
+    named |= {f"moments.{name}": tensor for name, tensor in replica.moments.items()}
+    if replica.subspace is not None:
+        seed = torch.frombuffer(bytearray(replica.subspace.seed.to_bytes()), dtype=torch.uint8)
+        named |= {f"subspace.{name}": tensor for name, tensor in {**replica.subspace.tensors(), "seed": seed}.items()}
+    return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
+
+
+def from_tensors(tensors: Mapping[str, Tensor], *, round: int) -> Replica:
+    """The replica of a round; a KeyError or ValueError if the tensors are not one."""
+    return Replica(
+        round=round,
+        weights=tensors["weights"],
+        velocity=tensors.get("velocity"),
+        prediction=tensors.get("prediction"),
+        moments=(moments := group(tensors, "moments")),
+        subspace=_subspace(group(tensors, "subspace"), moments),
+    )
+
+
+def group(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix and a dot, without it."""
+    return {name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+def _subspace(tensors: dict[str, Tensor], moments: Mapping[str, Tensor]) -> Subspace | None:
+    if not tensors:
+        return None
+    found = Subspace.from_tensors(tensors, seed=PublicSeed.from_bytes(tensors.pop("seed").numpy().tobytes()))
+    if "mean" in moments and len(moments["mean"]) != found.dim:
+        raise ValueError(f"its subspace has {found.dim:,} dimensions, and its moments have others")
+    return found

@@ -1,0 +1,145 @@
+"""Clients on the SuperNodes of a Flower federation. Needs `pip install sketchfed[flower]`."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from sketchfed.errors import InputError
+from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.enrolment import Member, returned
+from sketchfed.flower.messages import NEVER, Reply, Request
+from sketchfed.flower.post import Mail, exchanged
+
+log = logging.getLogger("sketchfed")
+
+OnTraffic = Callable[[dict[str, Any]], None]
+"""Told of each call: stage, messages, bytes of payload and of Flower's records either way, seconds."""
+
+
+class FlowerEngine:
+    """Moves the bytes of a run over Flower's grid; what they say is made and read by the same functions as in any engine.
+
+    A client is a node that said hello before round 1. What it remembers lives with it, in Flower's context; a node that lost it
+    is told the run's agreement again, and the server catches its replica up.
+    """
+
+    def __init__(
+        self, grid: Grid, *, session: bytes, members: Sequence[Member], deadline: float, on_traffic: OnTraffic | None = None
+    ) -> None:
+        self.complaints: dict[int, str] = {}
+        self.unheard: set[int] = set()
+        self.metrics: dict[int, str] = {}
+        """What clients of the last call said of their work, where nothing is to be hidden: JSON, and nobody vouches for it."""
+        self._grid, self._session, self._deadline, self._on_traffic = grid, session, deadline, on_traffic
+        self._members = list(members)
+        self._acknowledged: dict[int, int] = {}
+        self._agreement: Agreement | None = None
+        self._told: set[int] = set()
+
+    @property
+    def clients(self) -> int:
+        return len(self._members)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many examples each client has."""
+        return tuple(member.examples for member in self._members)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether nodes play clients of the data set that the configuration names, so that the server has it all, too."""
+        return not any(member.own for member in self._members)
+
+    @property
+    def directory(self) -> Mapping[int, bytes]:
+        return {client: member.identity for client, member in enumerate(self._members)}
+
+    @property
+    def members(self) -> Sequence[Member]:
+        return tuple(self._members)
+
+    def agree(self, agreement: Agreement) -> None:
+        """Settle what every client will be told before its first task."""
+        self._agreement, self._told = agreement, set()
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        self._acknowledged |= rounds
+
+    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
+        self.complaints, self.unheard, self.metrics = {}, set(), {}
+        if self._agreement is None:
+            raise InputError("clients must know what they agree to: call `agree` before the first round.")
+        start = time.monotonic()
+        self._find(requests)
+        replies = self._posted(requests, stage, start)
+        unset = {client: requests[client] for client, reply in replies.items() if reply.status == "unset"}
+        if unset:  # a node that was started anew
+            self._told -= unset.keys()
+            replies |= self._posted(unset, stage, start)
+        answers: dict[int, bytes] = {}
+        for client, reply in replies.items():
+            if reply.status == "done":
+                self._told.add(client)
+                answers[client] = reply.payload
+                if reply.metrics:
+                    self.metrics[client] = reply.metrics
+            else:
+                self.complaints[client] = reply.reason or "it does not know what it should agree to."
+        return {client: answers[client] for client in requests if client in answers}
+
+    def _posted(self, requests: Mapping[int, bytes], stage: str, start: float) -> dict[int, Reply]:
+        clients = {self._members[client].node: client for client in requests}
+        envelopes = {node: self._envelope(client, stage, requests[client]) for node, client in clients.items()}
+        kind = "evaluate" if stage == "evaluate" else "train"
+        mail = exchanged(self._grid, envelopes, seconds=max(1.0, self._deadline - (time.monotonic() - start)), kind=kind)
+        self.complaints |= {clients[node]: reason for node, reason in mail.failures.items()}
+        self.unheard |= {clients[node] for node in mail.unheard}
+        self._tell(stage, requests, mail, time.monotonic() - start)
+        return {clients[node]: reply for node, reply in mail.replies.items()}
+
+    def _envelope(self, client: int, stage: str, payload: bytes) -> Request:
+        assert self._agreement is not None
+        return Request(
+            session=self._session,
+            agreement=self._agreement.digest if client in self._told else self._agreement.packed,
+            client=client,
+            stage=stage,
+            acknowledged=self._acknowledged.get(client, NEVER),
+            payload=payload,
+        )
+
+    def _find(self, requests: Mapping[int, bytes]) -> None:
+        """Find clients whose node is gone among nodes that are new: a restarted SuperNode may have another number."""
+        online = set(self._grid.get_node_ids())
+        lost = {client for client in requests if self._members[client].node not in online}
+        strangers = online - {member.node for member in self._members}
+        if not lost or not strangers:
+            return
+        for client, member in self._returned(strangers).items():
+            if client in lost:
+                log.warning("client %d is back on another node", client)
+                self._members[client] = member
+                self._told.discard(client)
+
+    def _returned(self, nodes: set[int]) -> Mapping[int, Member]:
+        assert self._agreement is not None
+        return returned(self._grid, nodes, self._members, session=self._session, config=self._agreement.config)
+
+    def _tell(self, stage: str, requests: Mapping[int, bytes], mail: Mail, seconds: float) -> None:
+        if self._on_traffic is None:
+            return
+        self._on_traffic(
+            {
+                "stage": stage,
+                "asked": len(requests),
+                "answered": len(mail.replies),
+                "payload_down": sum(map(len, requests.values())),
+                "payload_up": sum(len(reply.payload) for reply in mail.replies.values()),
+                "content_down": mail.content_down,
+                "content_up": mail.content_up,
+                "seconds": round(seconds, 3),
+            }
+        )

@@ -1,0 +1,98 @@
+"""What all parties of a run know from its start: the settings, who takes part, and what the model is for."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from sketchfed.config import Config, load_config
+from sketchfed.errors import WireError
+from sketchfed.wire import Packet, expect_kind, pack, tensor_named, unpack
+
+KEY = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The configuration with every default spelled out, and the clients: how many examples each has, and its public identity.
+
+    `shape` and `outputs` describe the examples, so that a client builds the model without seeing the server's data. Where
+    clients train a model of their own app, `layout` names its arrays instead.
+    """
+
+    config: Config
+    sizes: tuple[int, ...]
+    identities: tuple[bytes, ...] = ()
+    """For secure sums; empty where there are none."""
+    shape: tuple[int, ...] = ()
+    outputs: int = 0
+    task: str = "classification"
+    layout: str = ""
+    """JSON: names and shapes of an app's arrays."""
+
+    @cached_property
+    def packed(self) -> bytes:
+        tables = self.config.to_tables()
+        tables.pop("engine")  # where the server listens is no part of what is agreed
+        texts = {"config": json.dumps(tables, sort_keys=True), "layout": self.layout}
+        arrays: dict[str, Tensor] = {name: _bytes_tensor(text.encode()) for name, text in texts.items()}
+        arrays["sizes"] = torch.tensor(self.sizes, dtype=torch.int64)
+        arrays["shape"] = torch.tensor(self.shape, dtype=torch.int64)
+        arrays["identities"] = _bytes_tensor(b"".join(self.identities))
+        return pack(Packet(kind="agreement", arrays=arrays, scalars={"outputs": self.outputs, "task": self.task}))
+
+    @cached_property
+    def digest(self) -> bytes:
+        return sha256(self.packed).digest()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> "Agreement":
+        """The agreement of some bytes; `WireError` or `InputError` if there is none in them."""
+        packet = expect_kind(unpack(data), "agreement")
+        raw = {name: _raw(packet, name, torch.uint8).numpy().tobytes() for name in ("config", "layout", "identities")}
+        sizes, shape = (tuple(_raw(packet, name, torch.int64).tolist()) for name in ("sizes", "shape"))
+        if not sizes or min(sizes) < 1 or min(shape, default=1) < 1:
+            raise WireError(f"clients have examples, and examples a shape; got sizes {sizes[:5]} and shape {shape}.")
+        if len(raw["identities"]) not in (0, KEY * len(sizes)):
+            raise WireError(f"{len(sizes):,} clients have identities of {KEY} bytes, {len(raw['identities']):,} bytes arrived.")
+        outputs, task = packet.scalars.get("outputs"), packet.scalars.get("task")
+        if type(outputs) is not int or task not in ("classification", "regression"):
+            raise WireError(f"an agreement says outputs and task, this one {outputs!r} and {task!r}.")
+        return cls(
+            config=load_config(_tables(raw["config"])),
+            sizes=sizes,
+            identities=tuple(raw["identities"][at : at + KEY] for at in range(0, len(raw["identities"]), KEY)),
+            shape=shape,
+            outputs=outputs,
+            task=task,
+            layout=raw["layout"].decode(errors="replace"),
+        )
+
+    @property
+    def directory(self) -> Mapping[int, bytes]:
+        return dict(enumerate(self.identities))
+
+
+def _tables(text: bytes) -> dict[str, object]:
+    try:
+        tables = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"the settings in an agreement are JSON, these are not: {error}.") from None
+    if not isinstance(tables, dict):
+        raise WireError(f"the settings in an agreement are tables, got {type(tables).__name__}.")
+    return tables
+
+
+def _raw(packet: Packet, name: str, dtype: torch.dtype) -> Tensor:
+    array = packet.arrays.get(name)
+    if not isinstance(array, Tensor) or array.ndim != 1:
+        raise WireError(f"an agreement carries a list '{name}'.")
+    return tensor_named(packet, name, shape=tuple(array.shape), dtype=dtype)
+
+
+def _bytes_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

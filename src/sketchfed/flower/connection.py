@@ -1,0 +1,403 @@
+"""A program that is already running becomes the ServerApp of a run on a SuperLink.
+
+`flwr run` has Flower start a ServerApp in a process of its own, away from the terminal that asked for it. Here the caller is
+the ServerApp: `joined` starts a run of the packaged app, takes the run's task as a SuperExec would, and holds it by heartbeats
+until the block ends. Flower's own ServerApp process waits for a lost SuperLink forever, and sends itself SIGINT when its run is
+over; here both are exceptions.
+"""
+
+import logging
+import os
+import ssl
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import NoReturn, TypeVar
+
+import httpx
+from flwr.cli.build import build_fab_from_disk
+from flwr.common.constant import Status, SubStatus
+from flwr.common.serde import run_from_proto
+from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StartRunResponse, StopRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest, SendTaskHeartbeatRequest
+from flwr.serverapp import Grid
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClient, ProtobufClientInterceptor, ProtobufRequestContext
+from flwr.supercore.retry import RetryInvoker, exponential
+from flwr.supercore.retry.retry_invoker import RetryState
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+
+from sketchfed.errors import InputError, SketchfedError
+
+log = logging.getLogger("sketchfed")
+
+APP = Path(__file__).parent / "app"
+"""The Flower app of the package, for `flwr run` as well."""
+
+HEARTBEAT = 3.0
+"""Seconds between signs of life. A SuperLink ends a run 60 s after the last one: it may be away for a little less than that."""
+
+AWAY = 90.0
+"""Seconds for which calls are tried again while the SuperLink is away. No run outlives 60; the rest is for a clear answer."""
+
+FAREWELL = 5.0
+"""The same, for the last call: nothing hangs on it but what `flwr list` shows."""
+
+POLL = 0.2
+LONGEST_PAUSE = 2
+
+Client = TypeVar("Client", bound=ProtobufClient)
+
+
+class UnknownSeriesError(InputError):
+    """A SuperLink that knows nothing of an earlier run."""
+
+
+class LinkLostError(SketchfedError, ConnectionError):
+    """The run at the SuperLink is over, or out of reach, while its ServerApp goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuperLink:
+    """Where a SuperLink is, and how to reach it."""
+
+    address: str
+    """host:port"""
+
+    root_certificates: Path | None = None
+    """The PEM file of the authority that signed its certificate. None: the authorities that the system trusts."""
+
+    insecure: bool = False
+    """No TLS."""
+
+    secret: Path | None = None
+    """The file that was its `--superexec-auth-secret-file`, if it has one."""
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise InputError(f"'{self.address}' is no address of a SuperLink. Give host:port, as in 127.0.0.1:8000.")
+        if self.insecure and self.root_certificates:
+            raise InputError("a SuperLink without TLS shows no certificate. Give root_certificates, or set insecure, not both.")
+
+    def client(
+        self,
+        kind: type[Client],
+        *interceptors: ProtobufClientInterceptor,
+        timeout: float = 30.0,
+        retries: RetryInvoker | None = None,
+    ) -> Client:
+        return kind(
+            f"{'http' if self.insecure else 'https'}://{self.address}",
+            interceptors=[_Version(), *interceptors],
+            verify=False if self.insecure else self._trusted(),
+            timeout=timeout,
+            retry_invoker=retries,
+        )
+
+    def signatures(self) -> list[ProtobufClientInterceptor]:
+        """What shows a SuperLink that we may take its tasks."""
+        if self.secret is None:
+            return []
+        secret = _read(self.secret, "secret")
+        return [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=["/flwr.proto.Runtime/AcquireTask"])]
+
+    def _trusted(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.root_certificates is None:
+            context.load_default_certs()
+            return context
+        try:
+            context.load_verify_locations(cadata=_read(self.root_certificates, "root_certificates").decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise InputError(
+                f"root_certificates {self.root_certificates} holds no certificates in PEM format: {error}."
+            ) from error
+        return context
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        if content := path.expanduser().read_bytes():
+            return content
+    except OSError as error:
+        raise InputError(f"{name} {path} cannot be read: {error.strerror}. Give the path of a file on this machine.") from error
+    raise InputError(f"{name} {path} is empty. Give the file that the SuperLink was started with.")
+
+
+class _Version:
+    """Says which Flower this is. Flower's own ends the process when the SuperLink is of another."""
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        context.request.headers.update(dict(RuntimeVersionMetadata.from_local_component("flwr-serverapp").as_metadata()))
+        return call_next(context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """What a ServerApp has: the grid that reaches the SuperNodes, and the run it belongs to.
+
+    SuperNodes keep `context.state` for as long as they live, for each series of runs: a run that goes on in the series of an
+    earlier one finds what clients kept then.
+    """
+
+    grid: Grid
+    run_id: int
+    series_id: int
+
+
+@contextmanager
+def joined(link: SuperLink, *, series: int | None = None, wait: float = 40.0) -> Iterator[Connection]:
+    """Start a run of the packaged app at the SuperLink and be its ServerApp until the block ends.
+
+    One block at a time in a process: messages get their run from a global of Flower's. The run ends as completed, as stopped
+    after an interrupt, or as failed, with the reason, after another exception.
+
+    Args:
+        link: where the SuperLink is. It must leave the task to us: `--isolation process`, and no SuperExec beside it.
+        series: go on in the series of an earlier run, `Connection.series_id`.
+        wait: seconds until all of that must have worked. The claim of a process that died lasts 30.
+
+    Raises:
+        InputError: there is no SuperLink, it refuses us, or somebody else took the task.
+        LinkLostError: out of the grid's calls, when the run is over or the SuperLink stayed away.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        control = stack.enter_context(link.client(ControlHttpClient, timeout=wait))
+        started = _start(link, control, series)
+        try:
+            token = _take(link, control, started.run_id, until=time.monotonic() + wait)
+            grid = stack.enter_context(_grid(link, token))
+        except BaseException:
+            with suppress(httpx.HTTPError, KeyboardInterrupt):
+                control.StopRun(StopRunRequest(run_id=started.run_id))
+            raise
+        connection = Connection(grid=grid, run_id=started.run_id, series_id=started.series_id)
+        with _told(link, token, started.run_id), _alive(link, token):
+            yield connection
+
+
+def _start(link: SuperLink, control: ControlHttpClient, series: int | None) -> StartRunResponse:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Flower's, about what it imports
+        app = build_fab_from_disk(APP)
+    request = StartRunRequest(fab=Fab(content=app), series_id=series)
+    try:
+        return control.StartRun(request)
+    except (httpx.HTTPError, ValueError) as error:
+        raise _refusal(link, error, series=series) from error
+
+
+def _take(link: SuperLink, control: ControlHttpClient, run_id: int, *, until: float) -> str:
+    """The token of the run's task. SuperLinks hand out the oldest task that waits, so it may take a few."""
+    with link.client(RuntimeHttpClient, *link.signatures()) as runtime:
+        try:
+            while time.monotonic() < until:
+                offer = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+                if offer.token and offer.task.run_id == run_id:
+                    return offer.token
+                if offer.token:
+                    # Nobody's loss: a task that was claimed but not begun is handed out again 30 s later. To begin it would
+                    # be to run a stranger's code here.
+                    continue
+                runs = control.ListRuns(ListRunsRequest(run_id=run_id)).run_dict
+                if runs[run_id].status.status in (Status.RUNNING, Status.FINISHED):
+                    break
+                time.sleep(POLL)
+        except (httpx.HTTPError, ValueError) as error:
+            raise _refusal(link, error) from error
+    raise InputError(
+        f"the SuperLink at {link.address} gave the ServerApp of run {run_id} to somebody else, so that this process cannot "
+        "drive it; the run was stopped. Start the SuperLink with `--isolation process` and without a SuperExec, or have the "
+        f"SuperLink do the work: `flwr run {APP}`."
+    )
+
+
+class _Grid(HttpGrid):
+    """Flower's grid over a client of ours, and over when that is."""
+
+    def __init__(self, client: RuntimeHttpClient, token: str) -> None:
+        super().__init__(token=token)
+        self._client = client
+
+    def _connect(self) -> NoReturn:
+        raise LinkLostError("the grid was used after its run had ended. Use it inside the `joined` block.")
+
+
+@contextmanager
+def _grid(link: SuperLink, token: str) -> Iterator[Grid]:
+    """A grid whose run has begun, and the identity that Flower gives to the messages of this process."""
+    client = link.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(token), retries=_patience(link, AWAY))
+    grid = _Grid(client, token)
+    before = TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id
+    try:
+        given = client.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
+        grid.set_run(run_from_proto(given.run))
+        yield grid
+    finally:
+        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
+        grid.close()
+
+
+@contextmanager
+def _alive(link: SuperLink, token: str) -> Iterator[None]:
+    """Heartbeats. One that fails says nothing: the next call of the grid meets the same trouble, in the thread that can act."""
+    over = Event()
+
+    def beat() -> None:
+        with link.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(token), timeout=HEARTBEAT) as client:
+            while not over.wait(HEARTBEAT):
+                with suppress(httpx.HTTPError, ValueError):
+                    client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+
+    thread = Thread(target=beat, name="sketchfed-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def _told(link: SuperLink, token: str, run_id: int) -> Iterator[None]:
+    """Tells the SuperLink how the block ended."""
+    status, details = SubStatus.COMPLETED, ""
+    try:
+        yield
+    except LinkLostError:
+        status = ""
+        raise
+    except BaseException as error:
+        status = SubStatus.STOPPED if isinstance(error, KeyboardInterrupt) else SubStatus.FAILED
+        details = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        if status:
+            retries = _patience(link, FAREWELL)
+            with link.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(token), retries=retries) as client:
+                try:
+                    client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
+                except (LinkLostError, ValueError) as error:
+                    log.warning("run %d is over, but the SuperLink does not know: %s", run_id, error)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Flower says what it does at every step. Its warnings are enough, unless FLWR_LOG_LEVEL asks for more."""
+    flower = logging.getLogger("flwr")
+    level = flower.level
+    if "FLWR_LOG_LEVEL" not in os.environ:
+        flower.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        flower.setLevel(level)
+
+
+def _patience(link: SuperLink, seconds: float) -> RetryInvoker:
+    """Calls are made again while the SuperLink is away, with short pauses and not forever; then it is a LinkLostError."""
+    where = f"the SuperLink at {link.address}"
+
+    def hopeless(error: Exception) -> bool:
+        if isinstance(error, httpx.HTTPStatusError):
+            return error.response.status_code not in _AWAY
+        return _is_about_tls(error)
+
+    def waiting(state: RetryState) -> None:
+        if state.tries == 1:
+            log.warning("%s does not answer; trying again for %.0f s", where, seconds)
+
+    def back(state: RetryState) -> None:
+        if state.tries > 1:
+            log.warning("%s is back after %.0f s", where, state.elapsed_time)
+
+    def lost(state: RetryState) -> None:
+        error = state.exception
+        if isinstance(error, httpx.HTTPStatusError):
+            status = error.response.status_code
+            if status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+                return  # the grid itself knows what to do
+            if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+                raise LinkLostError(
+                    f"{where} has ended the run: somebody stopped it, the two were out of touch for a minute, or the SuperLink "
+                    "was restarted without its `--database`. Resume the run."
+                ) from error
+            raise LinkLostError(f"{where} fails: {_said(error)}. See its log, then resume the run.") from error
+        raise LinkLostError(
+            f"{where} did not answer for {state.elapsed_time:.0f} s ({error}). Start it again, then resume the run."
+        ) from error
+
+    return RetryInvoker(
+        lambda: exponential(base_delay=0.1, max_delay=LONGEST_PAUSE),
+        (httpx.TransportError, httpx.HTTPStatusError),
+        max_tries=None,
+        max_time=seconds,
+        on_backoff=waiting,
+        on_success=back,
+        on_giveup=lost,
+        should_giveup=hopeless,
+        jitter=None,
+    )
+
+
+_AWAY = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT)
+
+
+def _refusal(link: SuperLink, error: Exception, *, series: int | None = None) -> InputError:
+    """Why a SuperLink cannot be joined, from what its first answers were."""
+    where = f"the SuperLink at {link.address}"
+    if isinstance(error, httpx.HTTPStatusError):
+        said = FlowerError.from_json(error.response.text)
+        if said is None and error.response.status_code != httpx.codes.UNAUTHORIZED:
+            return InputError(f"what answers at {link.address} is no SuperLink ({_said(error)}). Check the address.")
+        if said and said.code == ApiErrorCode.RUNTIME_VERSION_INCOMPATIBLE:
+            return InputError(f"{where} is of another version of Flower: {_said(error)}. Install the same on both sides.")
+        if said and said.code == ApiErrorCode.FAILED_TO_CREATE_RUN and series is not None:
+            return UnknownSeriesError(
+                f"{where} knows no series {series}: it is another SuperLink, or was restarted without its `--database`. Start "
+                "without a series; clients then begin without what they kept."
+            )
+        if error.response.headers.get("WWW-Authenticate"):
+            return InputError(
+                f"{where} asks for a login, which works for `flwr run` alone. Use `flwr login`, then `flwr run {APP}`."
+            )
+        if error.response.status_code == httpx.codes.UNAUTHORIZED:
+            given = f"{link.secret} is not it" if link.secret else "none was given"
+            return InputError(
+                f"{where} gives tasks only to those who know its secret, and {given}. Give its `--superexec-auth-secret-file`."
+            )
+        return InputError(f"{where} refuses the run: {_said(error)}. See its log for the reason.")
+    if isinstance(error, ValueError):
+        return InputError(f"what answers at {link.address} is no SuperLink ({error}). Check the address.")
+    if _is_about_tls(error):
+        return InputError(
+            f"{where} cannot be trusted: {error}. Give the file of the authority that signed its certificate as "
+            "root_certificates, or set insecure if it was started with --insecure."
+        )
+    tls = "; if it uses TLS, do not set insecure" if link.insecure else ""
+    return InputError(f"no answer from {where} ({error}). Check that it runs, the address, and firewalls in between{tls}.")
+
+
+def _is_about_tls(error: Exception) -> bool:
+    return any(word in str(error).lower() for word in ("certificate", "ssl", "tls"))
+
+
+def _said(error: httpx.HTTPStatusError) -> str:
+    said = FlowerError.from_json(error.response.text)
+    if said is None:
+        return f"HTTP status {error.response.status_code}"
+    return " ".join(part.rstrip(".") for part in (said.message, said.public_details) if part)

@@ -1,0 +1,130 @@
+"""A run's federation: the connection to a SuperLink, who takes part, and what of it is kept in the run's folder."""
+
+import json
+import logging
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any
+
+import msgspec
+from flwr.serverapp import Grid
+
+from sketchfed.config import GIVEN, Config, DataSettings
+from sketchfed.engines.flower import FlowerEngine
+from sketchfed.errors import InputError, StorageError
+from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.connection import Connection, SuperLink, UnknownSeriesError, joined
+from sketchfed.flower.enrolment import Member, enrolled
+from sketchfed.storage import replace_file, storing
+from sketchfed.workload import Workload
+
+log = logging.getLogger("sketchfed")
+
+FILE, TRAFFIC = "federation.json", "traffic.jsonl"
+
+
+class _Kept(msgspec.Struct, forbid_unknown_fields=True):
+    session: bytes
+    series: int | None
+    members: list[Member]
+
+
+class Federation:
+    """Clients of a run on Flower. With a `grid` it runs inside a ServerApp; else this process becomes one."""
+
+    def __init__(self, config: Config, *, clients: int, folder: Path | None = None, grid: Grid | None = None) -> None:
+        self._folder, self._open, self._traffic = folder, ExitStack(), Traffic()
+        kept = _load(folder)
+        try:
+            series = None
+            if grid is None:
+                connection = self._join(config, None if kept is None else kept.series)
+                grid, series = connection.grid, connection.series_id
+            self.session = token_bytes(16) if kept is None else kept.session
+            members = (
+                enrolled(grid, config, session=self.session, clients=clients, wait=config.engine.wait)
+                if kept is None
+                else kept.members
+            )
+            self._series = series
+            self.engine = FlowerEngine(
+                grid, session=self.session, members=members, deadline=config.engine.deadline, on_traffic=self._traffic
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _join(self, config: Config, series: int | None) -> Connection:
+        """Join the SuperLink, in the series of before if it knows it: then nodes still have what their clients kept."""
+        link, wait = _link(config), config.engine.wait
+        try:
+            return self._open.enter_context(joined(link, series=series, wait=wait))
+        except UnknownSeriesError as error:
+            log.warning("%s", error)
+            return self._open.enter_context(joined(link, wait=wait))
+
+    def agree(self, config: Config, workload: Workload) -> None:
+        """Settle what clients are told: the completed configuration, and what the model is for."""
+        if not self.engine.simulated:
+            config = replace(config, data=DataSettings(name=GIVEN, clients=self.engine.clients))
+        secure = config.secure is not None and config.secure.aggregation
+        self.engine.agree(
+            Agreement(
+                config=config,
+                sizes=self.engine.sizes,
+                identities=tuple(member.identity for member in self.engine.members) if secure else (),
+                shape=workload.dataset.shape,
+                outputs=workload.dataset.outputs,
+                task=workload.dataset.task,
+            )
+        )
+
+    def keep(self) -> None:
+        """Write down who takes part, so that the run can go on with the same clients."""
+        if self._folder is not None:
+            kept = _Kept(session=self.session, series=self._series, members=list(self.engine.members))
+            replace_file(self._folder / FILE, msgspec.json.format(msgspec.json.encode(kept), indent=1))
+            self._traffic.keep_in(self._folder / TRAFFIC)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the SuperLink; it is told whether the run came to its end."""
+        self._open.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+
+
+class Traffic:
+    """A line for each call of the engine: what was sent, what Flower made of it, and how long it took."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+
+    def keep_in(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        if self._path is not None:
+            with storing(self._path), self._path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _link(config: Config) -> SuperLink:
+    engine = config.engine
+    if not engine.address:
+        raise InputError("engine.name = 'flower' needs engine.address, the SuperLink's host:port.")
+    return SuperLink(
+        address=engine.address,
+        root_certificates=Path(engine.root_certificates) if engine.root_certificates else None,
+        insecure=engine.insecure,
+        secret=Path(engine.secret) if engine.secret else None,
+    )
+
+
+def _load(folder: Path | None) -> _Kept | None:
+    path = None if folder is None else folder / FILE
+    if path is None or not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Kept)
+    except (OSError, ValueError, RecursionError) as error:
+        raise StorageError(f"{path} does not say who takes part: {error}. Start the run anew in another folder.") from error

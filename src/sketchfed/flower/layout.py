@@ -1,0 +1,98 @@
+"""The arrays of somebody's app as one vector, and back."""
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from torch import Tensor
+
+from sketchfed.errors import InputError, WireError
+
+_MOST_FIXED = 10_000
+"""Numbers that are not trained and travel once, as text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayLayout:
+    """Which arrays an app's model has, and what its functions are called with beside them.
+
+    Arrays of floating-point numbers are parts of one float32 vector, in their order: parameters and, for instance, running
+    means. Others, such as counters, stay as they were at the start.
+    """
+
+    arrays: list[tuple[str, str, list[int]]]
+    """Name, type as numpy writes it, and shape."""
+    fixed: dict[str, list[Any]]
+    """The values of arrays that are not of floating-point numbers, flat."""
+    arrays_key: str = "arrays"
+    config_key: str = "config"
+    train_config: dict[str, Any]
+    evaluate_config: dict[str, Any]
+
+    @classmethod
+    def of(cls, record: ArrayRecord, **others: Any) -> "ArrayLayout":
+        arrays = {name: array.numpy() for name, array in record.items()}
+        fixed = {name: array.reshape(-1).tolist() for name, array in arrays.items() if array.dtype.kind != "f"}
+        if any(array.dtype.kind not in "fiub" for array in arrays.values()):
+            raise InputError(f"arrays of numbers can be sent, {_kinds(arrays)} arrived. Leave the others out of the record.")
+        if sum(map(len, fixed.values())) > _MOST_FIXED:
+            raise InputError(f"{', '.join(fixed)} are not of floating-point numbers, so they are not trained, and too long.")
+        described = [(name, array.dtype.str, list(array.shape)) for name, array in arrays.items()]
+        if len(fixed) == len(arrays):
+            raise InputError("the record holds no array of floating-point numbers, so there is nothing to train.")
+        return cls(arrays=described, fixed=fixed, **others)
+
+    @property
+    def text(self) -> str:
+        return json.dumps(vars(self) | {"arrays": self.arrays}, default=str)
+
+    @classmethod
+    def from_text(cls, text: str) -> "ArrayLayout":
+        try:
+            read = json.loads(text)
+            layout = cls(
+                **{**read, "arrays": [(str(name), str(kind), [int(n) for n in shape]) for name, kind, shape in read["arrays"]]}
+            )
+            for _, kind, _ in layout.arrays:
+                np.dtype(kind)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise WireError(
+                f"the run does not say what arrays its model has: {error}. Use the strategy of sketchfed.flower."
+            ) from None
+        return layout
+
+    @cached_property
+    def dim(self) -> int:
+        return sum(math.prod(shape) for name, _, shape in self.arrays if name not in self.fixed)
+
+    def flat(self, record: ArrayRecord) -> Tensor:
+        """The vector of a record that has this layout."""
+        found = [(name, tuple(array.shape)) for name, array in record.items()]
+        wanted = [(name, tuple(shape)) for name, _, shape in self.arrays]
+        if found != wanted:
+            raise WireError(
+                f"the app returned arrays {found[:3]}..., and the model has {wanted[:3]}...: return all of them, as given."
+            )
+        parts = [record[name].numpy() for name, _, _ in self.arrays if name not in self.fixed]
+        return torch.from_numpy(np.concatenate([part.astype(np.float32).reshape(-1) for part in parts]))
+
+    def record(self, flat: Tensor) -> ArrayRecord:
+        """The record of a vector."""
+        values, at, arrays = flat.numpy(), 0, {}
+        for name, kind, shape in self.arrays:
+            if name in self.fixed:
+                part = np.array(self.fixed[name])
+            else:
+                part = values[at : at + math.prod(shape)]
+                at += math.prod(shape)
+            arrays[name] = Array(np.ascontiguousarray(part.astype(kind).reshape(shape)))
+        return ArrayRecord(arrays)
+
+
+def _kinds(arrays: dict[str, Any]) -> str:
+    return ", ".join(sorted({str(array.dtype) for array in arrays.values()}))

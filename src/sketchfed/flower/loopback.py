@@ -1,0 +1,402 @@
+"""A whole Flower federation on this machine's loopback, for rehearsals, tests and benchmarks.
+
+Nothing is simulated: a SuperLink and SuperNodes in processes of their own, TLS, authenticated nodes, a database. Nor are the
+crashes: `kill_node` and `kill_link` send SIGKILL. Linux only, for it finds its processes in /proc.
+"""
+
+import contextlib
+import datetime
+import ipaddress
+import json
+import os
+import random
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+import httpx
+import tomli_w
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from sketchfed.errors import InputError, SketchfedError
+from sketchfed.flower.worker import READY
+
+HOST = "127.0.0.1"
+# Below the ports that the kernel hands out: who keeps calling a dead SuperLink on one of those may end up connected to himself.
+_PORTS = range(20_000, 32_000)
+_MARK = "SKETCHFED_LOOPBACK"
+_PATIENCE = 4.0
+# A federation does not outlive the thread that started it, however that ends: the kernel then kills it (PR_SET_PDEATHSIG).
+_DIE_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+class LoopbackError(SketchfedError):
+    """A federation on the loopback that does not come up, or a command that it refused."""
+
+
+class Loopback:
+    """A SuperLink and `nodes` SuperNodes, from entering the context to leaving it.
+
+    The SuperLink leaves ServerApps to others (`--isolation process`): be one in this process, or have `start_executor` run
+    those of `flwr run`. `warm` nodes fork for each message (`sketchfed.flower.worker`); others start a `flwr-clientapp`, as
+    Flower does by default. `node_config` says what node i is told, its partition if not given. With `via`, nodes connect to the
+    port that it returns for the SuperLink's: the place for a proxy. Everything is written below `folder`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int,
+        node_config: Callable[[int], Mapping[str, str | int | float | bool]] | None = None,
+        warm: bool = True,
+        database: bool = True,
+        via: Callable[[int], int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if nodes < 1:
+            raise InputError(f"a federation of {nodes} nodes was asked for, which leaves nobody to train. Ask for one or more.")
+        if not Path("/proc/self/stat").exists():
+            raise InputError("a federation on the loopback finds its processes in /proc, which this system lacks. Use Linux.")
+        self.folder = folder.resolve()
+        self.nodes = nodes
+        self.node_ids: list[int] = []
+        self._warm, self._database = warm, database
+        self._node_config = node_config or (lambda index: {"partition-id": index, "num-partitions": nodes})
+        self._port, *self._node_ports = _free_ports(1 + nodes)
+        self._entrance = via(self._port) if via else self._port
+        self.address = f"{HOST}:{self._port}"
+        self.root_certificates = self.folder / "ca.pem"
+        self._keys = [ec.generate_private_key(ec.SECP384R1()) for _ in range(nodes)]
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._seen: dict[int, str] = {}
+        self._mark = secrets.token_hex(8)
+        self._environment = {
+            **os.environ,
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+            "PYTHONUNBUFFERED": "1",
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            **(environment or {}),
+        }
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Bring everything up; returns when all nodes are online and their workers have imported what they need."""
+        try:
+            self._write_files()
+            if self._warm:
+                self._spawn("workers", sys.executable, "-m", "sketchfed.flower.worker", "--nursery", stdin=subprocess.PIPE)
+            self.start_link()
+            for index in range(self.nodes):
+                self.start_node(index)
+            self.wait_online(self.nodes)
+            logs = [self._log(f"worker-{index}") for index in range(self.nodes if self._warm else 0)]
+            self._wait(lambda: all(READY in log.read_text() for log in logs), 120, "workers did not become ready")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End everything that was started and all that it started, politely for a few seconds, then not."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline and self.pids():
+            self._poll()
+            time.sleep(0.05)
+        self._kill()
+
+    def start_link(self) -> None:
+        """Start the SuperLink, or start it again on the same port and database; registers nodes that it does not know."""
+        certificate, key = self.folder / "server.pem", self.folder / "server.key"
+        self._spawn(
+            "link",
+            *("flower-superlink", "--host", HOST, "--port", self._port, "--isolation", "process", "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", self.root_certificates, "--ssl-certfile", certificate, "--ssl-keyfile", key),
+            "--disable-runtime-dependency-installation",
+            *(("--database", self.folder / "link.db") if self._database else ()),
+        )
+        self.wait_online(0)
+        known = {node.public_key: node.node_id for node in self._listed()}
+        with self._control() as control:
+            for pem in map(_public_pem, self._keys):
+                known[pem] = known.get(pem) or control.RegisterNode(RegisterNodeRequest(public_key=pem)).node_id
+        self.node_ids = [known[_public_pem(key)] for key in self._keys]
+
+    def start_node(self, index: int) -> None:
+        """Start node `index`, the first time or after `kill_node`; returns before it is online.
+
+        It keeps its id, but loses what it kept between messages, and the message that it had: the server is told of an error if
+        it asks while the node is away, and of nothing until the message expires if it does not.
+        """
+        name, port = f"node-{index}", self._node_ports[index]
+        if name in self._processes:
+            if self._processes[name].poll() is None:
+                raise InputError(f"node {index} is running already. Kill it first.")
+            self._sign_off(index)
+        process = self._spawn(
+            name,
+            *("flower-supernode", "--superlink", f"{HOST}:{self._entrance}", "--root-certificates", self.root_certificates),
+            *("--auth-supernode-private-key", self.folder / f"{name}.key", "--node-config", self.folder / f"{name}.toml"),
+            *("--host", HOST, "--port", port),
+            *(("--isolation", "process", "--superexec-auth-secret-file", self.folder / f"{name}.secret") if self._warm else ()),
+        )
+        if self._warm:
+            self._log(f"worker-{index}").write_bytes(b"")  # a worker says its pid there when it is ready, and must say so anew
+            self._nurse(
+                *("--address", f"{HOST}:{port}", "--insecure", "--auth-secret", self.folder / f"{name}.secret"),
+                *("--parent", process.pid, "--home", self._home(name), "--log", self._log(f"worker-{index}")),
+            )
+
+    def kill_node(self, index: int) -> None:
+        """SIGKILL the SuperNode with its worker and whatever serves its messages.
+
+        The SuperLink goes on counting it as online until two heartbeats are missed, 40 to 60 s.
+        """
+        self._kill(f"node-{index}")
+
+    def kill_link(self) -> None:
+        """SIGKILL the SuperLink.
+
+        Nodes keep calling, every 20 s at least. Back on its database it knows its nodes and runs: a ServerApp that waited goes
+        on, and replies made meanwhile arrive.
+        """
+        self._kill("link")
+
+    def start_executor(self) -> None:
+        """Start a `flower-superexec` that runs the ServerApps of those who submit with `flwr run`."""
+        secure = ("--root-certificates", self.root_certificates, "--runtime-api-address", self.address)
+        self._spawn("executor", "flower-superexec", *secure, "--parent-pid", os.getpid())
+
+    def cli(self, *arguments: str, timeout: float = 120) -> str:
+        """What `flwr` with these arguments prints; this federation is its default connection, and is named 'loopback'."""
+        command = ["flwr", *arguments]
+        done = subprocess.run(command, env=self._env("cli"), cwd=self.folder, capture_output=True, text=True, timeout=timeout)
+        if done.returncode:
+            raise LoopbackError(f"`flwr {' '.join(arguments)}` failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def online(self) -> int:
+        """How many SuperNodes the SuperLink sees online."""
+        return sum(node.status == "online" for node in self._listed())
+
+    def wait_online(self, count: int, timeout: float = 60) -> None:
+        """Return when at least `count` SuperNodes are online."""
+        self._wait(lambda: self.online() >= count, timeout, f"fewer than {count} SuperNodes came online")
+
+    def pids(self) -> list[int]:
+        """Every process that was started here, and their descendants, that still lives."""
+        return sorted(self._living())
+
+    def logs(self) -> dict[str, str]:
+        """What each process has written: 'link', 'executor', 'node-0', 'worker-0' and so on."""
+        return {path.stem: path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log"))}
+
+    def _write_files(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write_certificates(self.folder)
+        for index, key in enumerate(self._keys):
+            name = f"node-{index}"
+            _write_secret(self.folder / f"{name}.key", _private_bytes(key, serialization.PrivateFormat.OpenSSH))
+            _write_secret(self.folder / f"{name}.secret", secrets.token_bytes(32))
+            # A file spares us the quoting of a command line that Flower splits by a regular expression.
+            (self.folder / f"{name}.toml").write_text(tomli_w.dumps(dict(self._node_config(index))))
+        connection = {"address": self.address, "root-certificates": str(self.root_certificates)}
+        names = {"superlink": {"default": "loopback", "loopback": connection}}
+        (self._home("cli") / "config.toml").write_text(tomli_w.dumps(names))
+
+    def _nurse(self, *options: object) -> None:
+        """Have a worker forked with these options."""
+        nursery = self._processes["workers"]
+        if nursery.stdin is None or nursery.poll() is not None:
+            raise LoopbackError("the process that forks workers has ended. Look at 'workers' in logs(), and start anew.")
+        nursery.stdin.write(json.dumps([str(option) for option in options]).encode() + b"\n")
+        nursery.stdin.flush()
+
+    def _spawn(self, name: str, *command: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        program = [sys.executable, "-c", _DIE_WITH_PARENT, *map(str, command)]
+        here = {"cwd": self.folder, "env": self._env(name), "start_new_session": True}
+        with self._log(name).open("ab") as log:
+            self._processes[name] = subprocess.Popen(program, stdin=stdin, stdout=log, stderr=subprocess.STDOUT, **here)
+        return self._processes[name]
+
+    def _env(self, name: str) -> dict[str, str]:
+        """The environment of a process and its descendants, which are found by it again."""
+        return {**self._environment, "FLWR_HOME": str(self._home(name)), _MARK: f"{self._mark}/{name}"}
+
+    def _home(self, name: str) -> Path:
+        """A FLWR_HOME for each: apps are unpacked there, and another node would load one that is unpacked by half."""
+        home = self.folder / "home" / name
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _control(self) -> ControlHttpClient:
+        certificates, version = self.root_certificates.read_bytes(), RuntimeVersionHttpInterceptor("flwr CLI")
+        return ControlHttpClient.from_server_address(self.address, False, certificates, [version])
+
+    def _listed(self) -> list[NodeInfo]:
+        with self._control() as control:
+            return list(control.ListNodes(ListNodesRequest()).nodes_info)
+
+    def _sign_off(self, index: int) -> None:
+        """Tell the SuperLink that a killed node is gone.
+
+        While it believes the node online it refuses to activate the same key again, and the new SuperNode would end itself.
+        """
+        key, certificates = self._keys[index], self.root_certificates.read_bytes()
+        version, proof = RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())
+        fleet = FleetHttpClient.from_server_address(self.address, False, certificates, [version, proof])
+        with fleet, contextlib.suppress(httpx.HTTPStatusError):  # it may have noticed by itself
+            fleet.DeactivateNode(DeactivateNodeRequest(node_id=self.node_ids[index]))
+
+    def _wait(self, condition: Callable[[], bool], timeout: float, complaint: str) -> None:
+        """Wait until something holds; a process that ends meanwhile is the reason why it never will."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.HTTPError, OSError):
+                if condition():
+                    return
+            for name, status in self._poll().items():
+                if status > 0:
+                    said = self.logs()[name][-3000:]
+                    raise LoopbackError(f"{complaint}: '{name}' ended with status {status}. It said:\n{said}")
+            time.sleep(0.05)
+        raise LoopbackError(f"{complaint} within {timeout:g} s. Look at the logs in {self.folder}.")
+
+    def _poll(self) -> dict[str, int]:
+        """Reap what has ended; the exit status of each, negative for a signal."""
+        return {name: status for name, process in self._processes.items() if (status := process.poll()) is not None}
+
+    def _kill(self, name: str = "") -> None:
+        """SIGKILL, until none is left, all processes whose environment has this name; they may be forking meanwhile."""
+        deadline = time.monotonic() + _PATIENCE
+        while (living := self._living(name)) and time.monotonic() < deadline:
+            for pid in living:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._poll()
+            time.sleep(0.02)
+        for known, process in self._processes.items():
+            if name in ("", known):
+                process.wait(_PATIENCE)
+                if process.stdin:
+                    process.stdin.close()
+
+    def _living(self, name: str = "") -> set[int]:
+        """Processes by their mark and by descent: some hide their environment, some have lost their parent."""
+        table = _table()
+        mark = f"{_MARK}={self._mark}/{name}".encode()
+        roots = {pid for pid in table if _marked(pid, mark, exactly=bool(name))}
+        if name.startswith("node-") and self._warm:
+            # A forked worker has the mark of all workers; it has said itself whose it is.
+            said = re.findall(rf"pid (\d+) is {READY}", self._log(name.replace("node", "worker")).read_text())
+            roots |= {int(pid) for pid in said} & _with_descendants({self._processes["workers"].pid}, table)
+        if not name:
+            roots |= {pid for pid, birth in self._seen.items() if pid in table and table[pid][1] == birth}
+        family = _with_descendants(roots, table)
+        self._seen |= {pid: table[pid][1] for pid in family}
+        return family
+
+
+def _table() -> dict[int, tuple[int, str]]:
+    """Parent and time of birth of every living process; the latter tells a pid from the same number used again."""
+    table = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if fields[0] not in "ZX":
+                table[int(path.parent.name)] = int(fields[1]), fields[19]
+    return table
+
+
+def _with_descendants(roots: Iterable[int], table: Mapping[int, tuple[int, str]]) -> set[int]:
+    family = set(roots)
+    while found := {pid for pid, (parent, _) in table.items() if parent in family} - family:
+        family |= found
+    return family
+
+
+def _marked(pid: int, mark: bytes, *, exactly: bool) -> bool:
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return mark in entries if exactly else any(entry.startswith(mark) for entry in entries)
+
+
+def _free_ports(count: int) -> list[int]:
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((HOST, port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise LoopbackError(
+        f"there are no {count} free ports from {_PORTS.start} to {_PORTS.stop}. End some servers on this machine."
+    )
+
+
+def _write_certificates(folder: Path) -> None:
+    """A certificate authority that forgets its key, and a certificate for the loopback; both good for a day."""
+    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    names = ("sketchfed loopback authority", "localhost")
+    issuer, subject = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in names)
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(name: x509.Name, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType) -> bytes:
+        builder = x509.CertificateBuilder(issuer_name=issuer, subject_name=name, public_key=key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=1))
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+        return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    signer = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    places = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST)), x509.DNSName("localhost")])
+    by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer)
+    top, leaf = x509.BasicConstraints(ca=True, path_length=0), x509.BasicConstraints(ca=False, path_length=None)
+    (folder / "ca.pem").write_bytes(certificate(issuer, authority, top, signer))
+    (folder / "server.pem").write_bytes(certificate(subject, server, leaf, places, by))
+    _write_secret(folder / "server.key", _private_bytes(server, serialization.PrivateFormat.PKCS8))
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+
+
+def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -1,0 +1,139 @@
+"""For a ClientApp that exists already: its own training, sent as sketches, clipped, noised and masked."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from torch import Tensor
+
+from sketchfed.algorithms import Algorithm
+from sketchfed.engines.participant import Participant
+from sketchfed.errors import InputError, SketchfedError
+from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.layout import ArrayLayout
+from sketchfed.flower.messages import RECORD
+from sketchfed.flower.node import answered
+from sketchfed.flower.source import Hello, Source, Work
+from sketchfed.nn.model_sketch import ModelSketch
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import Examples, LocalWork
+
+CallNext = Callable[[Message, Context], Message]
+
+
+def sketchfed_mod(message: Message, context: Context, call_next: CallNext) -> Message:
+    """A mod for `ClientApp(mods=[sketchfed_mod])`; the server's strategy says what is sent (`Sketched`).
+
+    The app's functions are called with whole models and return whole models, as ever. What leaves the client is the encoded
+    change, clipped, noised and masked as the run's settings say. Messages of other strategies pass through.
+    """
+    if not message.has_content() or RECORD not in message.content.config_records:
+        return call_next(message, context)
+    return answered(message, context, AppSource(message, context, call_next))
+
+
+class AppSource(Source):
+    """Work that is done by the functions of an app."""
+
+    def __init__(self, message: Message, context: Context, call_next: CallNext) -> None:
+        super().__init__()
+        self._message, self._context, self._call_next = message, context, call_next
+
+    def threads(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the app's own business
+
+    def hello(self, offer: bytes) -> Hello:
+        return Hello(examples=1, own=True)
+
+    def work(self, agreement: Agreement, client: int) -> Work:
+        layout, config = ArrayLayout.from_text(agreement.layout), agreement.config
+        check_app(config.algorithm)
+        trainer = AppTrainer(self, layout)
+        participant = Participant(
+            algorithm=config.algorithm,
+            trainer=trainer,
+            seed=PublicSeed(config.seed),
+            clients=len(agreement.sizes),
+            protection=config.protection(dim=layout.dim, sizes=agreement.sizes),
+        )
+        return Work(participant, _no_examples, None)
+
+    def evaluate(self, agreement: Agreement, weights: Tensor) -> None:
+        layout = ArrayLayout.from_text(agreement.layout)
+        self._call(layout, weights, layout.evaluate_config | {"server-round": self.round})
+
+    def train(self, layout: ArrayLayout, weights: Tensor) -> Tensor:
+        """The weights after the app's own training."""
+        reply = self._call(layout, weights, layout.train_config | {"server-round": self.round + 1})
+        arrays = reply.content.array_records
+        if len(arrays) != 1:
+            raise InputError(f"the app's reply holds {len(arrays)} array records; one with all arrays of the model is needed.")
+        return layout.flat(next(iter(arrays.values())))
+
+    def _call(self, layout: ArrayLayout, weights: Tensor, config: dict[str, Any]) -> Message:
+        records = {layout.arrays_key: layout.record(weights), layout.config_key: ConfigRecord(config)}
+        self._message.content = RecordDict(records)  # type: ignore[arg-type]
+        reply = self._call_next(self._message, self._context)
+        if reply.has_error():
+            raise _AppError(f"the app failed: {reply.error.reason}")
+        self.metrics = {name: value for record in reply.content.metric_records.values() for name, value in record.items()}
+        return reply
+
+
+class AppTrainer:
+    """An app's training where a trainer is wanted: it knows whole clients, not their examples."""
+
+    sequential = True
+
+    def __init__(self, source: AppSource, layout: ArrayLayout) -> None:
+        self.dim = layout.dim
+        self._source, self._layout = source, layout
+
+    def check(self, examples: Examples) -> None:
+        """Nothing is known of them."""
+
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
+        return self._source.train(self._layout, weights)
+
+    def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
+        raise _whole()
+
+    def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
+        raise _whole()
+
+    def sketched(self, form: ModelSketch) -> "AppTrainer":
+        raise _whole()
+
+    def gram(self, step: Tensor) -> Tensor:
+        return step
+
+    def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
+        raise _whole()
+
+    def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
+        raise _whole()
+
+
+class _AppError(SketchfedError):
+    """What an app's own function says went wrong."""
+
+
+def check_app(algorithm: Algorithm) -> None:
+    """Refuse algorithms that look inside a model: an app shows its arrays and nothing else."""
+    if type(algorithm).fitted is not Algorithm.fitted or not algorithm.shows_weights:
+        raise InputError(
+            f"algorithm '{algorithm.name}' treats layers differently, and of an app's model only arrays are known. Use "
+            "'fedavg', 'iterative' or 'fetchsgd', or run the model as a sketchfed run ([engine] name = \"flower\")."
+        )
+
+
+def _no_examples() -> Examples:
+    return Examples(torch.empty(0), torch.empty(0))
+
+
+def _whole() -> InputError:
+    return InputError(
+        "an app trains on all of a client at once, so single examples cannot be clipped. Use privacy.unit = 'client'."
+    )

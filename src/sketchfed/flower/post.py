@@ -1,0 +1,121 @@
+"""Requests to nodes and what came back, over Flower's grid: nothing that a node sends can stop the others."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+
+from sketchfed.errors import WireError
+from sketchfed.flower.messages import Reply, Request
+
+T = TypeVar("T")
+
+_AT_ONCE = 100
+"""Messages that are handed over in one call."""
+_OUTAGE = 5.0
+"""Seconds: a call that takes longer waited for a SuperLink that was away, and clients are not blamed for that."""
+_GRACE = 30.0
+"""Seconds that a message outlives its deadline, so that an outage does not make it void."""
+_NOTHING_LEFT = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MOD_FAILED_PRECONDITION)
+"""Errors of a client that surely sent nothing else."""
+
+
+@dataclass(kw_only=True)
+class Mail:
+    """What came of some requests, by node."""
+
+    replies: dict[int, Reply] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    unheard: set[int] = field(default_factory=set)
+    """Nodes that may have sent something that was not received, or not understood."""
+    content_up: int = 0
+    content_down: int = 0
+    """Bytes of what Flower makes of the messages."""
+
+
+def exchanged(
+    grid: Grid, requests: Mapping[int, Request], *, seconds: float, poll: float = 0.1, group: str = "", kind: str = "train"
+) -> Mail:
+    """Send each node its request and wait for the replies, at most so many seconds."""
+    mail, asked = Mail(), dict(requests)
+    waiting: dict[str, int] = {}
+    messages = [
+        Message(request.to_records(), dst_node_id=node, message_type=kind, ttl=seconds + _GRACE, group_id=group)
+        for node, request in asked.items()
+    ]
+    mail.content_down = sum(_content(message) for message in messages)
+    for some in _some(messages):
+        try:
+            numbers = list(grid.push_messages(some))
+        except ObjectPushError as error:  # the SuperLink was away for too long while they were sent
+            mail.failures |= {message.metadata.dst_node_id: f"it could not be asked: {error}" for message in some}
+            continue
+        waiting |= {number: message.metadata.dst_node_id for message, number in zip(some, numbers, strict=False) if number}
+    for node in asked.keys() - set(waiting.values()) - mail.failures.keys():
+        mail.failures[node] = "its node is not connected to the SuperLink."
+    end = time.monotonic() + seconds
+    while waiting:
+        start = time.monotonic()
+        for message in _pulled(grid, waiting):
+            number = message.metadata.reply_to_message_id
+            if number in waiting:
+                _open(mail, message, node := waiting.pop(number), asked[node])
+        now = time.monotonic()
+        if now - start > _OUTAGE:
+            end += now - start
+        if now >= end:
+            break
+        if waiting:
+            time.sleep(poll)
+    for node in waiting.values():
+        mail.failures[node] = f"no reply came within {seconds:g} s."
+        mail.unheard.add(node)
+    return mail
+
+
+def _pulled(grid: Grid, waiting: Mapping[str, int]) -> Sequence[Message]:
+    return [message for some in _some(list(waiting)) for message in grid.pull_messages(some)]
+
+
+def _some(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
+
+
+def _open(mail: Mail, message: Message, node: int, request: Request) -> None:
+    """Sort one reply in: an answer, a refusal, or something that cannot be used."""
+    if message.has_error():
+        mail.failures[node] = _told(message.error)
+        if message.error.code not in _NOTHING_LEFT:
+            mail.unheard.add(node)
+        return
+    mail.content_up += _content(message)
+    try:
+        if message.metadata.src_node_id != node:
+            raise WireError(f"it came from node {message.metadata.src_node_id}, which was not asked.")
+        mail.replies[node] = Reply.of(message).check(request)
+    except WireError as error:
+        mail.failures[node] = f"its reply cannot be used: {error}"
+        mail.unheard.add(node)
+
+
+def _told(error: Error) -> str:
+    reasons: dict[int, str] = {
+        ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its ClientApp raised",
+        ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp could not be loaded",
+        ErrorCode.CLIENT_APP_CRASHED: "its ClientApp died",
+        ErrorCode.NODE_UNAVAILABLE: "its node is away",
+        ErrorCode.MESSAGE_UNAVAILABLE: "its reply was lost",
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its reply was lost",
+    }
+    return f"{reasons.get(error.code, 'Flower reports an error')}: {(error.reason or 'no reason given')[:500]}"
+
+
+def _content(message: Message) -> int:
+    """Bytes of the objects that Flower moves for a message: it, its records, and what is in them."""
+    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())

@@ -1,0 +1,121 @@
+"""What a client trains, and on what: from the run's agreement and the node's own settings."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from sketchfed import vectors
+from sketchfed.algorithms import Replica
+from sketchfed.config import load_config
+from sketchfed.data import from_clients
+from sketchfed.engines.participant import Participant
+from sketchfed.errors import InputError, WireError
+from sketchfed.flower.agreement import Agreement
+from sketchfed.plugins import resolve
+from sketchfed.training import Examples, make_trainer
+from sketchfed.training.threads import one_thread
+from sketchfed.workload import build_module, from_config, loss_for, shares_start
+
+
+class Hello(NamedTuple):
+    """What a node says of itself before a run."""
+
+    examples: int
+    own: bool
+    """Whether it has data of its own, or plays a client of the data set that the configuration names."""
+
+
+class Work(NamedTuple):
+    """All that a client's side of a round needs but what it remembers."""
+
+    participant: Participant
+    examples: Callable[[], Examples]
+    """Loads them: not every stage needs them."""
+    start: Replica | None
+    """The replica before round 0, where everybody can rebuild it."""
+
+
+class Source(ABC):
+    """Where a client's work comes from, for the time of one message."""
+
+    round = 0
+    """The round that is worked for, counted from 0; set before the work begins."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, Any] = {}
+        """What the work found out about itself, for a server that may know."""
+
+    def threads(self) -> AbstractContextManager[None]:
+        """How torch is set while the work is done."""
+        return one_thread()
+
+    @abstractmethod
+    def hello(self, offer: bytes) -> Hello:
+        """What to say of oneself to a server that offers a run."""
+
+    @abstractmethod
+    def work(self, agreement: Agreement, client: int) -> Work:
+        """The work of a client of a run."""
+
+    def evaluate(self, agreement: Agreement, weights: Tensor) -> None:
+        """Find out about weights; what is found goes to `metrics`."""
+        raise WireError("this client only trains, and was asked to evaluate.")
+
+
+class NodeSource(Source):
+    """A model that the configuration names, on the data that the node's `data` loads, or on its part of a named data set."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def hello(self, offer: bytes) -> Hello:
+        if self._loader:
+            return Hello(examples=len(self._load().x), own=True)
+        tables = json.loads(offer)
+        client = self.settings.get("partition-id")
+        if type(client) is not int:
+            raise InputError(
+                "this node has no data: give it --node-config 'data=\"package.module:function\"', a function that is called "
+                "with the node's settings and returns its x and y; or partition-id=0 to play a client of the named data set."
+            )
+        parts = from_config(load_config(tables)).parts
+        if not 0 <= client < len(parts):
+            raise InputError(f"this node is partition {client}, and the configuration has data.clients = {len(parts)}.")
+        return Hello(examples=len(parts[client]), own=False)
+
+    def work(self, agreement: Agreement, client: int) -> Work:
+        config = agreement.config
+        module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
+        trainer = make_trainer(module, loss_for(agreement.task))
+        participant = Participant.of(config, module, trainer, agreement.sizes)
+        start = participant.algorithm.begin(vectors.flatten(module)).replica if shares_start(config) else None
+
+        def examples() -> Examples:
+            found = self._load(agreement) if self._loader else from_config(config).examples(client)
+            if tuple(found.x.shape[1:]) != agreement.shape or len(found.x) != agreement.sizes[client]:
+                raise WireError(
+                    f"this node's {len(found.x):,} examples have shape {tuple(found.x.shape[1:])}, and the run counts on "
+                    f"{agreement.sizes[client]:,} of shape {agreement.shape}. Its data changed since it joined."
+                )
+            trainer.check(Examples(found.x[:2], found.y[:2]))
+            return found
+
+        return Work(participant, examples, start)
+
+    @property
+    def _loader(self) -> str:
+        return str(self.settings.get("data", ""))
+
+    def _load(self, agreement: Agreement | None = None) -> Examples:
+        pair = resolve(self._loader, "data loader")(self.settings)
+        task = "classification" if agreement is None else agreement.task
+        if agreement is None and isinstance(pair, tuple) and getattr(pair[1], "is_floating_point", bool)():
+            task = "regression"
+        outputs = None if agreement is None else agreement.outputs
+        dataset, _ = from_clients([pair], test=pair, task=task, outputs=outputs, name="node")  # type: ignore[arg-type]
+        return Examples(dataset.prepare(dataset.x_train), dataset.y_train)

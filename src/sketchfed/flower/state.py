@@ -1,0 +1,125 @@
+"""What a client remembers between messages, in Flower's context: a new process serves each of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from sketchfed.algorithms import Replica
+from sketchfed.algorithms.replicas import from_tensors, group, to_tensors
+from sketchfed.errors import SecureSumError
+from sketchfed.flower.messages import NEVER
+from sketchfed.secure import SecureClient
+
+_RUN, _KEPT, _SUM = "sketchfed.run", "sketchfed.kept", "sketchfed.sum"
+_DIGEST, _JOINED = 32, 64
+"""Bytes of a digest, and how many sums a client remembers to have joined: attempts at a round are fewer by far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a client holds after a round in which it replied: its replica, and what error feedback owes."""
+
+    made: int = NEVER
+    """The round of that reply."""
+    replica: Replica | None = None
+    memory: Tensor | None = None
+
+    def to_bytes(self) -> bytes:
+        tensors = {"made": torch.tensor(self.made)}
+        if self.replica is not None:
+            tensors |= {f"replica.{name}": tensor for name, tensor in to_tensors(self.replica).items()}
+            tensors["round"] = torch.tensor(self.replica.round)
+        if self.memory is not None:
+            tensors["memory"] = self.memory.contiguous()
+        return save(tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Kept":
+        tensors = load(data)
+        parts = group(tensors, "replica")
+        replica = from_tensors(parts, round=int(tensors["round"])) if parts else None
+        return cls(made=int(tensors["made"]), replica=replica, memory=tensors.get("memory"))
+
+
+class ClientState:
+    """The records of one run. What belongs to another run is forgotten as soon as this one is asked for."""
+
+    def __init__(self, records: RecordDict, session: bytes) -> None:
+        self._records = records
+        if self._of(_RUN).get("session") != session:
+            for name in (_KEPT, _SUM):
+                records.pop(name, None)
+            records[_RUN] = ConfigRecord({"session": session, "agreement": b""})
+
+    @property
+    def agreement(self) -> bytes:
+        """The run's agreement, packed; empty if it never came."""
+        return _bytes(self._of(_RUN), "agreement")
+
+    @agreement.setter
+    def agreement(self, packed: bytes) -> None:
+        self._set(_RUN, "agreement", packed)
+
+    def settled(self, acknowledged: int, start: Replica | None) -> Kept:
+        """What counts, now that the server says which of this client's replies it used last.
+
+        What was kept for that reply becomes what counts, and what was kept for a reply that was not used is dropped. Where
+        neither fits, this client lost what it held or the server went back: it begins anew, and will be caught up.
+        """
+        committed, pending = self._kept("committed"), self._kept("pending")
+        if pending is not None and pending.made == acknowledged != NEVER:
+            committed = pending
+        elif committed is None or committed.made != acknowledged:
+            committed = None
+        self._set(_KEPT, "pending", b"")
+        self._set(_KEPT, "committed", b"" if committed is None else committed.to_bytes())
+        return Kept(replica=start) if committed is None else committed
+
+    def keep(self, kept: Kept) -> None:
+        """Hold on to what a reply led to, until the server says that it used it."""
+        self._set(_KEPT, "pending", kept.to_bytes())
+
+    @property
+    def sum(self) -> SecureClient:
+        """The client's part in the secure sum that is under way."""
+        data = _bytes(self._of(_SUM), "client")
+        if not data:
+            raise SecureSumError("this client has not joined a secure sum, or lost what it held of it: it joins the next one.")
+        return SecureClient.from_bytes(data)
+
+    @sum.setter
+    def sum(self, client: SecureClient) -> None:
+        self._set(_SUM, "client", client.to_bytes())
+
+    @property
+    def joined(self) -> set[bytes]:
+        """The sums that this client has joined before."""
+        data = _bytes(self._of(_SUM), "joined")
+        return {data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)}
+
+    def join(self, digest: bytes) -> None:
+        data = _bytes(self._of(_SUM), "joined") + digest
+        self._set(_SUM, "joined", data[-_DIGEST * _JOINED :])
+
+    def _kept(self, name: str) -> Kept | None:
+        data = _bytes(self._of(_KEPT), name)
+        try:
+            return Kept.from_bytes(data) if data else None
+        except (SafetensorError, KeyError, ValueError):  # written by another version: as good as lost
+            return None
+
+    def _of(self, name: str) -> Mapping[str, object]:
+        return self._records.config_records.get(name, {})
+
+    def _set(self, name: str, key: str, value: bytes) -> None:
+        self._records[name] = ConfigRecord({**self._of(name), key: value})  # type: ignore[dict-item]
+
+
+def _bytes(record: Mapping[str, object], key: str) -> bytes:
+    value = record.get(key, b"")
+    return value if isinstance(value, bytes) else b""

@@ -68,6 +68,8 @@ class Server:
         self.algorithm, self.engine, self.state, self.seed, self.protection = algorithm, engine, state, seed, protection
         self.ledger = Ledger()
         self.privacy = PrivacyLedger(protection.claim) if protection is not None and protection.privacy is not None else None
+        self.patience = 1
+        """How often a round is asked for before it counts as one without a reply."""
         self._shared_start = shared_start
         self._packed = (-1, b"")
 
@@ -118,21 +120,32 @@ class Server:
         return set(self._asked(self._tasks(list(clients)), "evaluate").replies)
 
     def _gathered(self, chosen: list[int]) -> list[Packet]:
-        """What the round's clients sent, as packets that can be decoded; one for all if the server adds the noise."""
-        protection = self.protection
-        hidden = protection is not None and protection.hidden
-        draw = self._intended("", None if hidden else chosen)
-        answers = self._asked(self._tasks(chosen), "train")
-        packets, reasons = self._accepted(chosen, answers)
-        seen = [client for client in chosen if client in answers.replies or client in answers.unheard]
-        if not packets and not hidden:
+        """What the round's clients sent, as packets that can be decoded; one for all if the server adds the noise.
+
+        A round in which nobody answers is asked for again, where clients are elsewhere and may come back: each time with new
+        noise, and its own charge.
+        """
+        hidden = self.protection is not None and self.protection.hidden
+        for attempt in range(self.patience):
+            draw = self._intended("", None if hidden else chosen)
+            answers = self._asked(self._tasks(chosen), "train")
+            packets, reasons = self._accepted(chosen, answers)
+            seen = [client for client in chosen if client in answers.replies or client in answers.unheard]
+            if packets or hidden:
+                return self._released(draw, packets, seen)
             self._settled(draw, seen)
-            raise DivergedError(f"round {self.round + 1} got no usable reply: {next(iter(reasons.values())).rstrip('.')}")
+            if attempt + 1 < self.patience and not self.affordable():
+                break
+        raise DivergedError(f"round {self.round + 1} got no usable reply: {next(iter(reasons.values())).rstrip('.')}")
+
+    def _released(self, draw: str, packets: Mapping[int, Packet], seen: list[int]) -> list[Packet]:
+        """The packets of a round, noised where the server does that, and what they cost those of whom something was seen."""
+        protection = self.protection
         if protection is None or not protection.central:
             self._settled(draw, seen)  # what was refused was seen all the same
             return list(packets.values())
         noised = noised_sum(protection, list(packets.values()), self._context())
-        self._settled(draw, None if hidden else list(packets))
+        self._settled(draw, None if protection.hidden else list(packets))
         return [noised]
 
     def _summed_securely(self, protection: Protection, chosen: list[int]) -> Packet:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sketchfed import __version__
-from sketchfed.cli import audit, catalogue, mean, plan, report, run
+from sketchfed.cli import audit, catalogue, flower, mean, plan, report, run
 from sketchfed.errors import SketchfedError
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ app.command(name="run")(run.run)
 app.command(name="audit")(audit.audit)
 app.command(name="report")(report.report)
 app.add_typer(plan.app, name="plan")
+app.add_typer(flower.app, name="flower")
 app.command(name="mean")(mean.mean)
 app.command()(catalogue.sketches)
 app.command()(catalogue.bench)

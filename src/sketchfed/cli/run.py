@@ -75,10 +75,10 @@ def run(
         group = next(path for path in numbered(writable(out), "digits") if not path.exists())
         plans = [(group / name, load_config({"name": name, **table}, changes)) for name, table in tables.items()]
         report = group / "report.html"
-    _run_all(plans, report, tensorboard=tensorboard)
+    run_all(plans, report, tensorboard=tensorboard)
 
 
-def _run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tensorboard: bool) -> None:
+def run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tensorboard: bool) -> None:
     """Run or resume each plan under a progress bar, then print the table and write the report.
 
     A run that diverges does not keep the others from running: it is told of at the end.

@@ -158,14 +158,15 @@ class Connection:
 
 
 @contextmanager
-def joined(link: SuperLink, *, series: int | None = None, wait: float = 40.0) -> Iterator[Connection]:
-    """Start a run of the packaged app at the SuperLink and be its ServerApp until the block ends.
+def joined(link: SuperLink, *, app: Path | None = None, series: int | None = None, wait: float = 40.0) -> Iterator[Connection]:
+    """Start a run of an app, the packaged one if none is named, at the SuperLink and be its ServerApp until the block ends.
 
     One block at a time in a process: messages get their run from a global of Flower's. The run ends as completed, as stopped
     after an interrupt, or as failed, with the reason, after another exception.
 
     Args:
         link: where the SuperLink is. It must leave the task to us: `--isolation process`, and no SuperExec beside it.
+        app: the folder of a Flower app, whose ClientApp the SuperNodes will run.
         series: go on in the series of an earlier run, `Connection.series_id`.
         wait: seconds until all of that must have worked. The claim of a process that died lasts 30.
 
@@ -176,7 +177,7 @@ def joined(link: SuperLink, *, series: int | None = None, wait: float = 40.0) ->
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         control = stack.enter_context(link.client(ControlHttpClient, timeout=wait))
-        started = _start(link, control, series)
+        started = _start(link, control, app or APP, series)
         try:
             token = _take(link, control, started.run_id, until=time.monotonic() + wait)
             grid = stack.enter_context(_grid(link, token))
@@ -189,10 +190,10 @@ def joined(link: SuperLink, *, series: int | None = None, wait: float = 40.0) ->
             yield connection
 
 
-def _start(link: SuperLink, control: ControlHttpClient, series: int | None) -> StartRunResponse:
+def _start(link: SuperLink, control: ControlHttpClient, folder: Path, series: int | None) -> StartRunResponse:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Flower's, about what it imports
-        app = build_fab_from_disk(APP)
+        app = build_fab_from_disk(folder)
     request = StartRunRequest(fab=Fab(content=app), series_id=series)
     try:
         return control.StartRun(request)

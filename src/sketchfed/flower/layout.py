@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -47,9 +47,18 @@ class ArrayLayout:
             raise InputError("the record holds no array of floating-point numbers, so there is nothing to train.")
         return cls(arrays=described, fixed=fixed, **others)
 
+    def check_sketchable(self) -> None:
+        """Refuse arrays that must not come back with the errors of a sketch or of noise on them."""
+        running = [name for name, _, _ in self.arrays if name.endswith(("running_var", "running_mean"))]
+        if running:
+            raise InputError(
+                f"'{running[0]}' is a running statistic of batch normalisation, and one that comes back with errors on it may "
+                "be a negative variance. Use group or layer normalisation, or leave such arrays out of the record."
+            )
+
     @property
     def text(self) -> str:
-        return json.dumps(vars(self) | {"arrays": self.arrays}, default=str)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> "ArrayLayout":

@@ -74,8 +74,7 @@ class Loopback:
             raise InputError(f"a federation of {nodes} nodes was asked for, which leaves nobody to train. Ask for one or more.")
         if not Path("/proc/self/stat").exists():
             raise InputError("a federation on the loopback finds its processes in /proc, which this system lacks. Use Linux.")
-        self.folder = folder.resolve()
-        self.nodes = nodes
+        self.folder, self.nodes = folder.resolve(), nodes
         self.node_ids: list[int] = []
         self._warm, self._database = warm, database
         self._node_config = node_config or (lambda index: {"partition-id": index, "num-partitions": nodes})
@@ -127,7 +126,6 @@ class Loopback:
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline and self.pids():
-            self._poll()
             time.sleep(0.05)
         self._kill()
 
@@ -141,7 +139,7 @@ class Loopback:
             "--disable-runtime-dependency-installation",
             *(("--database", self.folder / "link.db") if self._database else ()),
         )
-        self.wait_online(0)
+        self._wait(lambda: self.online() >= 0, 60, f"the SuperLink does not answer at {self.address}")
         known = {node.public_key: node.node_id for node in self._listed()}
         with self._control() as control:
             for pem in map(_public_pem, self._keys):
@@ -174,10 +172,7 @@ class Loopback:
             )
 
     def kill_node(self, index: int) -> None:
-        """SIGKILL the SuperNode with its worker and whatever serves its messages.
-
-        The SuperLink goes on counting it as online until two heartbeats are missed, 40 to 60 s.
-        """
+        """SIGKILL the SuperNode, its worker and what serves its messages. The SuperLink sees it online for 40 to 60 s more."""
         self._kill(f"node-{index}")
 
     def kill_link(self) -> None:
@@ -190,8 +185,8 @@ class Loopback:
 
     def start_executor(self) -> None:
         """Start a `flower-superexec` that runs the ServerApps of those who submit with `flwr run`."""
-        secure = ("--root-certificates", self.root_certificates, "--runtime-api-address", self.address)
-        self._spawn("executor", "flower-superexec", *secure, "--parent-pid", os.getpid())
+        link = ("--root-certificates", self.root_certificates, "--runtime-api-address", self.address)
+        self._spawn("executor", "flower-superexec", *link, "--parent-pid", os.getpid())
 
     def cli(self, *arguments: str, timeout: float = 120) -> str:
         """What `flwr` with these arguments prints; this federation is its default connection, and is named 'loopback'."""
@@ -222,13 +217,12 @@ class Loopback:
         _write_certificates(self.folder)
         for index, key in enumerate(self._keys):
             name = f"node-{index}"
-            _write_secret(self.folder / f"{name}.key", _private_bytes(key, serialization.PrivateFormat.OpenSSH))
+            _write_key(self.folder / f"{name}.key", key, serialization.PrivateFormat.OpenSSH)
             _write_secret(self.folder / f"{name}.secret", secrets.token_bytes(32))
             # A file spares us the quoting of a command line that Flower splits by a regular expression.
             (self.folder / f"{name}.toml").write_text(tomli_w.dumps(dict(self._node_config(index))))
-        connection = {"address": self.address, "root-certificates": str(self.root_certificates)}
-        names = {"superlink": {"default": "loopback", "loopback": connection}}
-        (self._home("cli") / "config.toml").write_text(tomli_w.dumps(names))
+        link = {"address": self.address, "root-certificates": str(self.root_certificates)}
+        (self._home("cli") / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "loopback", "loopback": link}}))
 
     def _nurse(self, *options: object) -> None:
         """Have a worker forked with these options."""
@@ -239,10 +233,11 @@ class Loopback:
         nursery.stdin.flush()
 
     def _spawn(self, name: str, *command: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        program = [sys.executable, "-c", _DIE_WITH_PARENT, *map(str, command)]
-        here = {"cwd": self.folder, "env": self._env(name), "start_new_session": True}
+        program, env = [sys.executable, "-c", _DIE_WITH_PARENT, *map(str, command)], self._env(name)
         with self._log(name).open("ab") as log:
-            self._processes[name] = subprocess.Popen(program, stdin=stdin, stdout=log, stderr=subprocess.STDOUT, **here)
+            self._processes[name] = subprocess.Popen(
+                program, stdin=stdin, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, env=env, start_new_session=True
+            )
         return self._processes[name]
 
     def _env(self, name: str) -> dict[str, str]:
@@ -386,16 +381,16 @@ def _write_certificates(folder: Path) -> None:
     top, leaf = x509.BasicConstraints(ca=True, path_length=0), x509.BasicConstraints(ca=False, path_length=None)
     (folder / "ca.pem").write_bytes(certificate(issuer, authority, top, signer))
     (folder / "server.pem").write_bytes(certificate(subject, server, leaf, places, by))
-    _write_secret(folder / "server.key", _private_bytes(server, serialization.PrivateFormat.PKCS8))
+    _write_key(folder / "server.key", server, serialization.PrivateFormat.PKCS8)
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
+    _write_secret(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
 
 
 def _write_secret(path: Path, content: bytes) -> None:
     path.touch(mode=0o600)
     path.write_bytes(content)
-
-
-def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def _public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -85,6 +85,8 @@ class Sketched(Strategy):
             train_config=dict(train_config or {}),
             evaluate_config=dict(evaluate_config or {}),
         )
+        if self.config.label != "fedavg":
+            layout.check_sketchable()
         with one_thread():
             server = self.server = self._server(grid, layout, initial_arrays, num_rounds, timeout)
         result = Result()

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("sketchfed")
 
 OnRound = Callable[[dict[str, Any]], None]
+PATIENCE = 3
+"""How often a federation is asked for a round that nobody answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +218,10 @@ class Loop:
         engine = self._engine
         if self._config.engine.record or self._on_exchange is not None:
             engine = Recorder(engine, round=lambda: self._server.round, tell=self._record)
-        return Server(self._algorithm, engine, state, seed, shared_start=shared_start, protection=self._protection)
+        server = Server(self._algorithm, engine, state, seed, shared_start=shared_start, protection=self._protection)
+        if self._federation is not None:
+            server.patience = PATIENCE
+        return server
 
     def _record(self, exchanges: Sequence[Exchange]) -> None:
         if self._wire is not None:

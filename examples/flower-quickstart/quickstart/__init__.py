@@ -1,0 +1,1 @@
+"""Flower's PyTorch quick start on handwritten digits."""

@@ -23,16 +23,16 @@ slow: ## run the tests that take minutes
 docs: ## build the site into docs/_build/html; a warning is an error
 	sphinx-build -q -W --keep-going docs docs/_build/html
 
-bench: ## time kernels, rounds, means, noise, secure sums, layers and subspaces against their peers and record it in benchmarks/results/
+bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts and federations and record it in benchmarks/results/
 	sketchfed bench kernels --out benchmarks/results
-	for topic in rounds mean privacy secure layers dome; do sketchfed bench $$topic --out benchmarks/results || exit 1; done
+	for topic in rounds mean privacy secure layers dome scale federation; do sketchfed bench $$topic --out benchmarks/results || exit 1; done
 
 EXPERIMENTS = table-1 theory global-rate sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
   rand-proj-figure-2 rand-proj-figure-3 rand-proj-figure-6 rand-proj-figure-7 rand-proj-closed-form \
   power-iteration k-means linear-regression codecs-at-equal-bytes private-accuracy private-accuracy-clients \
   private-accuracy-clients-secure privacy-audit dbcl-table-1 dbcl-table-1-cnn dbcl-figure-1 dbcl-figure-2 dbcl-figure-3 \
   dome-accuracy dome-energy dome-lemmas \
-  audit-reconstruction audit-dbcl audit-property audit-membership
+  audit-reconstruction audit-dbcl audit-property audit-membership flower-soak
 
 experiments: ## record what is missing of the experiments in experiments/; hours for all of them from nothing
 	for name in $(EXPERIMENTS); do sketchfed reproduce $$name --out experiments/$$name || exit 1; done

@@ -31,7 +31,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 suppress_warnings = ["myst.strikethrough"]
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(collections\.abc|fractions|numpy|pathlib|rich|torch)\..*")]  # other projects' names
+nitpick_ignore_regex = [("py:.*", r"(collections\.abc|flwr|fractions|numpy|pathlib|rich|torch)\..*")]  # other projects' names
 
 myst_enable_extensions = ["substitution"]
 myst_heading_anchors = 3

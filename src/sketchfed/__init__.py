@@ -23,7 +23,7 @@ _HOMES = {
     "run": "sketchfed.runs",
 }
 _MODULES = (
-    *("algorithms", "attacks", "audits", "codecs", "config", "data", "engines", "errors", "kernels", "models", "planner"),
+    *("algorithms", "attacks", "audits", "codecs", "config", "data", "engines", "errors", "flower", "kernels", "models", "planner"),
     *("plugins", "report", "runs", "seeds", "server", "sketches", "training", "vectors", "wire", "workload"),
 )
 

@@ -42,7 +42,7 @@ def rehearse(
 
     from rich.console import Console
 
-    from sketchfed.config import load_config
+    from sketchfed.config import Config, load_config
     from sketchfed.flower.loopback import Loopback
     from sketchfed.runs.folder import free_path
 
@@ -55,7 +55,7 @@ def rehearse(
         with Console(stderr=True).status(f"starting a SuperLink and {nodes} SuperNodes"):
             federation.start()
         try:
-            plans = []
+            plans: list[tuple[Path, Config]] = []
             for path, config in loaded:
                 engine = replace(
                     config.engine,

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from sketchfed.config import Config, load_config
 from sketchfed.errors import WireError
-from sketchfed.wire import Packet, expect_kind, pack, tensor_named, unpack
+from sketchfed.wire import Packet, Scalar, expect_kind, number_named, pack, tensor_named, unpack
 
 KEY = 32
+_MOST_CLIENTS = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """The configuration with every default spelled out, and the clients: how many examples each has, and its public identity.
+    """The configuration with every default spelled out, and the clients: how many examples they have, and who they are.
 
     `shape` and `outputs` describe the examples, so that a client builds the model without seeing the server's data. Where
     clients train a model of their own app, `layout` names its arrays instead.
@@ -40,10 +41,17 @@ class Agreement:
         tables.pop("engine")  # where the server listens is no part of what is agreed
         texts = {"config": json.dumps(tables, sort_keys=True), "layout": self.layout}
         arrays: dict[str, Tensor] = {name: _bytes_tensor(text.encode()) for name, text in texts.items()}
-        arrays["sizes"] = torch.tensor(self.sizes, dtype=torch.int64)
+        sizes = self.sizes if self.cuts_passes else (min(self.sizes),)
+        arrays["sizes"] = torch.tensor(sizes, dtype=torch.int64)
         arrays["shape"] = torch.tensor(self.shape, dtype=torch.int64)
         arrays["identities"] = _bytes_tensor(b"".join(self.identities))
-        return pack(Packet(kind="agreement", arrays=arrays, scalars={"outputs": self.outputs, "task": self.task}))
+        scalars: dict[str, Scalar] = {"clients": len(self.sizes), "outputs": self.outputs, "task": self.task}
+        return pack(Packet(kind="agreement", arrays=arrays, scalars=scalars))
+
+    @property
+    def cuts_passes(self) -> bool:
+        """Whether clients must know how many examples each of them has; else the least of these numbers does for all."""
+        return self.config.privacy is not None and self.config.privacy.batches == "passes"
 
     @cached_property
     def digest(self) -> bytes:
@@ -57,8 +65,14 @@ class Agreement:
         sizes, shape = (tuple(_raw(packet, name, torch.int64).tolist()) for name in ("sizes", "shape"))
         if not sizes or min(sizes) < 1 or min(shape, default=1) < 1:
             raise WireError(f"clients have examples, and examples a shape; got sizes {sizes[:5]} and shape {shape}.")
-        if len(raw["identities"]) not in (0, KEY * len(sizes)):
-            raise WireError(f"{len(sizes):,} clients have identities of {KEY} bytes, {len(raw['identities']):,} bytes arrived.")
+        clients = int(number_named(packet, "clients", least=1, most=_MOST_CLIENTS))
+        if len(sizes) not in (1, clients):
+            raise WireError(
+                f"an agreement says how many examples the least of clients has, or all {clients:,}; got {len(sizes):,}."
+            )
+        sizes = sizes if len(sizes) == clients else sizes * clients
+        if len(raw["identities"]) not in (0, KEY * clients):
+            raise WireError(f"{clients:,} clients have identities of {KEY} bytes, {len(raw['identities']):,} bytes arrived.")
         outputs, task = packet.scalars.get("outputs"), packet.scalars.get("task")
         if type(outputs) is not int or task not in ("classification", "regression"):
             raise WireError(f"an agreement says outputs and task, this one {outputs!r} and {task!r}.")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -30,7 +31,8 @@ class Desk:
         named = self._settings.get("identity")
         path = Path(str(named)) if named else self._folder / "identity.key"
         if not named and not path.exists():
-            write_identity(path)
+            with suppress(StorageError):  # another message may have come first; if not, reading it says what is wrong
+                write_identity(path)
         return read_identity(path)
 
     def check_directory(self, directory: Mapping[int, bytes]) -> None:

@@ -100,7 +100,7 @@ def _greeted(
             failed[node] = str(error)
     for node, reason in failed.items():
         log.warning("node %d does not take part: %s", node, reason)
-    return heard, failed
+    return heard, {node: reason for node, reason in failed.items() if node not in mail.unheard}  # the silent are asked again
 
 
 def _member(node: int, reply: Reply) -> Member:

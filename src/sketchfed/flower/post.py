@@ -53,8 +53,10 @@ def exchanged(
     for some in _some(messages):
         try:
             numbers = list(grid.push_messages(some))
-        except ObjectPushError as error:  # the SuperLink was away for too long while they were sent
-            mail.failures |= {message.metadata.dst_node_id: f"it could not be asked: {error}" for message in some}
+        except ObjectPushError as error:  # the SuperLink was away for too long; what was complete by then is delivered
+            nodes = [message.metadata.dst_node_id for message in some]
+            mail.failures |= dict.fromkeys(nodes, f"it could not be asked: {error}")
+            mail.unheard.update(nodes)
             continue
         waiting |= {number: message.metadata.dst_node_id for message, number in zip(some, numbers, strict=False) if number}
     for node in asked.keys() - set(waiting.values()) - mail.failures.keys():

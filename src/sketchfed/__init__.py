@@ -23,8 +23,8 @@ _HOMES = {
     "run": "sketchfed.runs",
 }
 _MODULES = (
-    *("algorithms", "attacks", "audits", "codecs", "config", "data", "engines", "errors", "flower", "kernels", "models", "planner"),
-    *("plugins", "report", "runs", "seeds", "server", "sketches", "training", "vectors", "wire", "workload"),
+    *("algorithms", "attacks", "audits", "codecs", "config", "data", "engines", "errors", "flower", "kernels", "models"),
+    *("planner", "plugins", "report", "runs", "seeds", "server", "sketches", "training", "vectors", "wire", "workload"),
 )
 
 

@@ -76,9 +76,10 @@ class FlowerEngine:
         self._find(requests)
         replies = self._posted(requests, stage, start)
         unset = {client: requests[client] for client, reply in replies.items() if reply.status == "unset"}
-        if unset:  # a node that was started anew
+        if unset:  # nodes that were started anew; they have all of the time again, for others may have used it up
             self._told -= unset.keys()
-            replies |= self._posted(unset, stage, start)
+            answered = {client: reply for client, reply in replies.items() if client not in unset}
+            replies = answered | self._posted(unset, stage, time.monotonic())
         answers: dict[int, bytes] = {}
         for client, reply in replies.items():
             if reply.status == "done":

@@ -13,7 +13,7 @@ from sketchfed.config import Config, load_config
 from sketchfed.errors import WireError
 from sketchfed.wire import Packet, Scalar, expect_kind, number_named, pack, tensor_named, unpack
 
-KEY = 32
+DIGEST = KEY = 32
 _MOST_CLIENTS = 2**31
 
 
@@ -37,16 +37,25 @@ class Agreement:
 
     @cached_property
     def packed(self) -> bytes:
-        tables = self.config.to_tables()
-        tables.pop("engine")  # where the server listens is no part of what is agreed
-        texts = {"config": json.dumps(tables, sort_keys=True), "layout": self.layout}
-        arrays: dict[str, Tensor] = {name: _bytes_tensor(text.encode()) for name, text in texts.items()}
+        arrays = {"config": _bytes_tensor(self.settings), "layout": _bytes_tensor(self.layout.encode())}
         sizes = self.sizes if self.cuts_passes else (min(self.sizes),)
         arrays["sizes"] = torch.tensor(sizes, dtype=torch.int64)
         arrays["shape"] = torch.tensor(self.shape, dtype=torch.int64)
         arrays["identities"] = _bytes_tensor(b"".join(self.identities))
         scalars: dict[str, Scalar] = {"clients": len(self.sizes), "outputs": self.outputs, "task": self.task}
         return pack(Packet(kind="agreement", arrays=arrays, scalars=scalars))
+
+    @cached_property
+    def settings(self) -> bytes:
+        """The configuration but for where the server listens, which is no part of what is agreed."""
+        tables = self.config.to_tables()
+        tables.pop("engine")
+        return json.dumps(tables, sort_keys=True).encode()
+
+    @property
+    def hides(self) -> bool:
+        """Whether anything is to be hidden from the server."""
+        return self.config.privacy is not None or self.config.secure is not None
 
     @property
     def cuts_passes(self) -> bool:

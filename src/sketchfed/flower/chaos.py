@@ -29,7 +29,6 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from sketchfed.errors import SecureSumError
-from sketchfed.flower import connection
 from sketchfed.flower.client_app import train
 from sketchfed.flower.messages import Reply, Request
 from sketchfed.flower.state import ClientState
@@ -123,6 +122,8 @@ app.train()(train)
 
 def packaged(folder: Path) -> Path:
     """The app of sketchfed, with this ClientApp in place of its own, as files below `folder`."""
+    from sketchfed.flower import connection  # clients do without it, and it takes them a while
+
     folder.mkdir(parents=True, exist_ok=True)
     for path in connection.APP.iterdir():
         text = path.read_text().replace("sketchfed.flower.client_app:app", "sketchfed.flower.chaos:app")
@@ -133,6 +134,8 @@ def packaged(folder: Path) -> Path:
 @contextmanager
 def rehearsing(folder: Path) -> Iterator[None]:
     """Runs that begin inside the block are runs of `packaged(folder)`."""
+    from sketchfed.flower import connection
+
     before, connection.APP = connection.APP, packaged(folder)
     try:
         yield

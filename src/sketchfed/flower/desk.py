@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
@@ -14,7 +15,7 @@ from sketchfed.protection import Protection
 from sketchfed.secure import Identity
 from sketchfed.secure.keys import KEY
 from sketchfed.seeds import SecretSeed
-from sketchfed.storage import storing, sync_folder
+from sketchfed.storage import replace_file, storing, sync_folder
 
 
 class Desk:
@@ -58,6 +59,24 @@ class Desk:
             raise InputError("this node wants privacy, and privacy.insecure_noise_seed draws noise that all can rebuild.")
         if self._settings.get("secure") and (protection is None or protection.secure is None):
             raise InputError("this node takes part in secure sums only, and the run has none. Add [secure].")
+
+    def pin(self, session: bytes, settings: bytes, *, hides: bool) -> None:
+        """Hold on to the settings that a run began with, also over restarts: a server that changes them is refused.
+
+        Runs that hide nothing are not held on to; but one that began to hide something cannot become one of them.
+        """
+        path, digest = self._folder / f"run-{session.hex()}.sha256", sha256(settings).hexdigest()
+        if path.exists():
+            if path.read_text() != digest:
+                raise InputError(
+                    "the server changed the run's settings after this node had agreed to others. It takes no part any more: "
+                    "settings that differ are another run."
+                )
+            return
+        if hides:
+            with storing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, digest.encode())
 
     def charge(self, protection: Protection, session: bytes, index: int, client: int, *, release: bool) -> None:
         """Refuse a round that this client's budget does not last for; with `release`, write it down before noise leaves.

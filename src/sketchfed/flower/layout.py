@@ -99,7 +99,7 @@ class ArrayLayout:
             else:
                 part = values[at : at + math.prod(shape)]
                 at += math.prod(shape)
-            arrays[name] = Array(np.ascontiguousarray(part.astype(kind).reshape(shape)))
+            arrays[name] = Array(np.array(part.astype(kind).reshape(shape), order="C"))
         return ArrayRecord(arrays)
 
 

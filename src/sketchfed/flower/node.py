@@ -11,7 +11,7 @@ from sketchfed.algorithms.base import cohort
 from sketchfed.engines.participant import BehindError
 from sketchfed.engines.secure import parted
 from sketchfed.errors import SecureSumError, SketchfedError, WireError
-from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.agreement import DIGEST, Agreement
 from sketchfed.flower.desk import Desk
 from sketchfed.flower.enrolment import greeting
 from sketchfed.flower.messages import Reply, Request
@@ -55,8 +55,9 @@ class Node:
             "masked": self._masked,
         }
         reply = Reply.to(request, stages.get(request.stage, self._stage)(agreement))
-        open_ = agreement.config.privacy is None and agreement.config.secure is None
-        return replace(reply, metrics=json.dumps(self._source.metrics)) if open_ and self._source.metrics else reply
+        if agreement.hides or not self._source.metrics:
+            return reply
+        return replace(reply, metrics=json.dumps(self._source.metrics))
 
     def _hello(self) -> bytes:
         said = self._source.hello(self._request.payload)
@@ -74,12 +75,14 @@ class Node:
     def _agreement(self) -> Agreement | None:
         """What this client agreed to, if that is what the server means; None if it has to be told first."""
         named = self._request.agreement
-        if len(named) != 32:
-            self._state.agreement = named
-        if not self._state.agreement:
+        told = len(named) != DIGEST
+        if not told and not self._state.agreement:
             return None
-        agreement = Agreement.unpacked(self._state.agreement)
-        return agreement if agreement.digest == named or len(named) != 32 else None
+        agreement = Agreement.unpacked(named if told else self._state.agreement)
+        if told:
+            self._desk.pin(self._request.session, agreement.settings, hides=agreement.hides)
+            self._state.agreement = named
+        return agreement if told or agreement.digest == named else None
 
     def _work(self, agreement: Agreement) -> Work:
         work = self._source.work(agreement, self._request.client)

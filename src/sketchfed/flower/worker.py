@@ -95,7 +95,7 @@ def nursery(lines: Iterable[str]) -> None:
 
     Nodes on one machine share what was imported that way: seconds of CPU and hundreds of megabytes for each of them.
     """
-    _import(PRELOAD)
+    _import((*PRELOAD, "sklearn.datasets"))  # nodes on one machine often play clients of the digits
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers
     for line in lines:
         _fork(partial(main, json.loads(line)))
@@ -193,6 +193,11 @@ def _import(modules: Sequence[str]) -> None:
         except ImportError as error:
             # Not fatal: the child may never need it, and if it does it says so to the server.
             log.warning("could not import %s beforehand: %s", name, error)
+    with contextlib.suppress(ImportError, AttributeError):  # what numba would read with the first kernel, half a second long
+        from numba.core.registry import cpu_target
+
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
     gc.collect()
     gc.freeze()
 

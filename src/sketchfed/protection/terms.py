@@ -23,7 +23,7 @@ def terms_of(protection: Protection, seed: PublicSeed, index: int, clients: tupl
         least=secure.least(len(clients)),
         neighbours=secure.neighbours,
         colluders=secure.colluders,
-        dropouts=1 - secure.survivors,
+        dropouts=round(1 - secure.survivors, 9),  # 1 - 0.9 is a little less than a tenth
     )
 
 

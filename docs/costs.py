@@ -1,0 +1,104 @@
+"""Tables of what rounds cost, made from what benchmarks recorded, and a plan that is worked out from them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tables import markdown_table
+
+from sketchfed.report.units import shown_bytes, shown_seconds
+from sketchfed.secure.planning import planned_neighbourhood
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+ARMS = {"dense": "whole updates", "sketched": "sketches of a hundredth", "secure": "the same, noised, in secure sums"}
+POPULATION, DIM = 1_000_000, 994_570
+Row = dict[str, Any]
+
+
+def recorded(name: str) -> list[Row]:
+    """All rows of a benchmark; where one was recorded again, the last."""
+    rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+    last = max((row["date"] for row in rows), default="")
+    return [row for row in rows if row["date"] == last]
+
+
+def rounds(side: str, *, dim: int | None = None, left: bool = False) -> list[Row]:
+    found = [row for row in recorded("scale") if row["topic"] == side and row["what"] == "round"]
+    dims = sorted({row["dim"] for row in found})
+    return [row for row in found if row["dim"] == (dim or dims[0]) and bool(row["left"]) == left]
+
+
+def cohorts() -> str:
+    """A line for each arm and cohort of the smaller model."""
+    servers = {(row["arm"], row["clients"]): row for row in rounds("server")}
+    lines = [
+        [
+            ARMS[row["arm"]],
+            f"{row['clients']:,}",
+            f"{1e3 * row['seconds']:.1f} ms",
+            f"{shown_bytes(row['up_bytes'])} up, {shown_bytes(row['down_bytes'])} down",
+            f"{1e3 * (server := servers[row['arm'], row['clients']])['seconds']:,.0f} ms",
+            shown_bytes(server["peak_bytes"]),
+            str(row.get("neighbours", "–")),
+        ]
+        for row in rounds("client")
+    ]
+    heads = ["", "clients", "a client's CPU", "a client's bytes", "the server's CPU", "its memory", "neighbours"]
+    return markdown_table(heads, lines)
+
+
+def leaving() -> str:
+    """What a tenth that leaves costs the server in secure sums."""
+    stay = {row["clients"]: row for row in rounds("server") if row["arm"] == "secure"}
+    lines = [
+        [f"{row['clients']:,}", str(row["left"]), *(f"{1e3 * each['seconds']:,.0f} ms" for each in (stay[row["clients"]], row))]
+        for row in rounds("server", left=True)
+    ]
+    return markdown_table(["clients", "leave", "if all stay", "if they leave"], lines)
+
+
+def neighbours() -> str:
+    counts = [10**power for power in range(2, 7)]
+    found = [[f"{count:,}", *(str(planned_neighbourhood(count, **given).neighbours) for given in _ASSUMED)] for count in counts]
+    return markdown_table(["clients of a sum", "a tenth leaves, a tenth colludes", "three tenths leave, nobody colludes"], found)
+
+
+_ASSUMED: tuple[dict[str, float], ...] = ({"colluders": 0.1, "dropouts": 0.1}, {"colluders": 0.0, "dropouts": 0.3})
+
+
+def plan() -> str:
+    """A million clients of a model of a million parameters, by what a client of the largest measured cohorts costs."""
+    rows = [_planned(arm, cohort) for arm in ARMS for cohort in (1_000, 10_000)]
+    heads = ["", "cohort", "up", "down", "first models", "server's CPU", "its memory", "line for a round in 5 min"]
+    return markdown_table(heads, rows)
+
+
+def _planned(arm: str, cohort: int) -> list[str]:
+    client = max((row for row in rounds("client", dim=DIM) if row["arm"] == arm), key=lambda row: row["clients"])
+    server = max((row for row in rounds("server", dim=DIM) if row["arm"] == arm), key=lambda row: row["clients"])
+    up, down, first = client["up_bytes"], client["down_bytes"], 0 if arm == "dense" else 4 * DIM
+    seconds, memory = (server[key] / server["clients"] for key in ("seconds", "peak_bytes"))
+    if arm == "secure":
+        more = planned_neighbourhood(cohort, colluders=0.1, dropouts=0.1).neighbours - client["neighbours"]
+        up, down = up + _slope("up_bytes") * more, down + _slope("down_bytes") * more
+    line = cohort * (max(up, down + first)) * 8 / 300
+    return [
+        ARMS[arm],
+        f"{cohort:,}",
+        shown_bytes(cohort * up),
+        shown_bytes(cohort * down),
+        shown_bytes(cohort * first) if first else "in them",
+        shown_seconds(cohort * seconds),
+        shown_bytes(cohort * memory),
+        f"{line / 1e6:,.0f} Mbit/s",
+    ]
+
+
+def _slope(way: str) -> float:
+    """Bytes a neighbour, from the smallest cohort to the largest."""
+    found = sorted((row for row in rounds("client", dim=DIM) if row["arm"] == "secure"), key=lambda row: row["clients"])
+    return (found[-1][way] - found[0][way]) / (found[-1]["neighbours"] - found[0]["neighbours"])
+
+
+def directory_bytes() -> str:
+    return shown_bytes(32 * POPULATION)

@@ -18,15 +18,15 @@ from scipy.optimize import nnls
 from sketchfed.report import charts
 from sketchfed.secure.planning import planned_neighbourhood
 
-sys.path.append(str(Path(__file__).parent))  # cohorts and harness lie beside this file, which may be loaded by its path
+sys.path.append(str(Path(__file__).parent))  # sides and harness lie beside this file, which may be loaded by its path
 
-import cohorts
 import harness
-from cohorts import ARMS, HIDDEN, Cell
+import sides
 from harness import Measurement
+from sides import ARMS, HIDDEN, Cell
 
 PLANNED = tuple(10**power for power in range(1, 7))
-ASSUMED = {"as measured": (cohorts.COLLUDERS, 1 - cohorts.SURVIVORS), "default": (0.0, 0.3)}
+ASSUMED = {"as measured": (sides.COLLUDERS, 1 - sides.SURVIVORS), "default": (0.0, 0.3)}
 """Shares of colluders and of dropouts that neighbourhoods are planned for; the second are those of [secure]."""
 SMALL = 100
 """Cohorts up to here get three times as many rounds: theirs are short, and the sooner disturbed."""
@@ -94,8 +94,8 @@ def neighbourhoods() -> Iterator[Measurement]:
 
 
 def in_a_process(cell: Cell) -> dict[str, Any]:
-    """What `cohorts.measure` finds in a new process: its memory is that of this cell alone."""
-    order = [sys.executable, str(cohorts.__file__), json.dumps(asdict(cell))]
+    """What `sides.measure` finds in a new process: its memory is that of this cell alone."""
+    order = [sys.executable, str(sides.__file__), json.dumps(asdict(cell))]
     done = subprocess.run(order, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{cell} ended without a result: {(done.stderr.strip() or 'it said nothing').splitlines()[-1]}")
@@ -190,7 +190,7 @@ def tables(measured: Sequence[Measurement]) -> Iterator[Table]:
             ]
             for parts in cells
         ),
-        caption=f"median of those timed; five local steps on {cohorts.EXAMPLES} examples; encode: sketch, clip, noise",
+        caption=f"median of those timed; five local steps on {sides.EXAMPLES} examples; encode: sketch, clip, noise",
     )
     yield harness.table(
         "The server's round",

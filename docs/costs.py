@@ -60,7 +60,9 @@ def leaving() -> str:
 def neighbours() -> str:
     counts = [10**power for power in range(2, 7)]
     found = [[f"{count:,}", *(str(planned_neighbourhood(count, **given).neighbours) for given in _ASSUMED)] for count in counts]
-    return markdown_table(["clients of a sum", "a tenth leaves, a tenth colludes", "three tenths leave, nobody colludes"], found)
+    return markdown_table(
+        ["clients of a sum", "a tenth leaves, a tenth colludes", "three tenths leave, nobody colludes"], found
+    )
 
 
 _ASSUMED: tuple[dict[str, float], ...] = ({"colluders": 0.1, "dropouts": 0.1}, {"colluders": 0.0, "dropouts": 0.3})
@@ -102,3 +104,91 @@ def _slope(way: str) -> float:
 
 def directory_bytes() -> str:
     return shown_bytes(32 * POPULATION)
+
+
+def federation_bytes() -> str:
+    """What one client's round takes, as counted by us, by Flower and on the socket; the first round apart."""
+    lines = [
+        [
+            row["what"],
+            f"{row['dim']:,}",
+            *(
+                " / ".join(shown_bytes(row[f"{counted}_{way}"]) for counted in ("payload", "content", "net"))
+                for way in ("up", "down")
+            ),
+            f"{_both(row, 'net') / _both(row, 'payload'):.2f}",
+        ]
+        for row in _federation("round")
+    ]
+    return markdown_table(["", "parameters", "up: ours / Flower's / socket", "down", "socket / ours"], lines)
+
+
+def savings() -> str:
+    """How many times fewer bytes than whole updates take, by who counts."""
+    rows = [row for row in recorded("federation") if row["topic"] == "saving" and row["way"] == "both"]
+    cells: dict[tuple[str, int], dict[str, float]] = {}
+    for row in rows:
+        cells.setdefault((row["what"], row["dim"]), {})[row["counted"]] = row["ratio"]
+    lines = [
+        [what, f"{dim:,}", *(f"{found[name]:.1f}" for name in ("payload", "net", "socket"))]
+        for (what, dim), found in cells.items()
+    ]
+    return markdown_table(["", "parameters", "of ours", "on the socket", "with polling"], lines)
+
+
+def federation_times() -> str:
+    """Wall time of a round, and CPU time of each party for one client."""
+    lines = [
+        [
+            f"{row['what']}, {'a fork' if row['isolation'] == 'warm' else 'a new process'} a message",
+            f"{row['dim']:,}",
+            shown_seconds(row["seconds"]),
+            *(f"{1e3 * row[f'cpu_{role}']:,.0f} ms" for role in ("link", "node", "app", "server")),
+        ]
+        for row in _federation("round", isolation=None)
+    ]
+    return markdown_table(["", "parameters", "a round", "SuperLink", "SuperNode", "client", "server"], lines)
+
+
+def federation_memory() -> str:
+    rows = [row for row in recorded("federation") if row["topic"] == "memory" and row["isolation"] == "warm"]
+    return markdown_table(
+        ["", "resident", "at most"],
+        [[row["what"], *(shown_bytes(row[f"{kind}_bytes"]) for kind in ("rss", "peak"))] for row in rows],
+    )
+
+
+def link_seconds() -> float:
+    """CPU time of the SuperLink for a message and its reply, where they are small."""
+    small = [row["cpu_link"] for row in recorded("federation") if row["topic"] == "message" and row["what"] == _SECURE]
+    return sum(small) / len(small)
+
+
+def link_messages() -> str:
+    return f"{1 / link_seconds():,.0f}"
+
+
+def link_plan() -> str:
+    """How long the SuperLink works on a round of so many clients, by stages."""
+    lines = [
+        [f"{cohort:,}", *(shown_seconds(cohort * stages * link_seconds()) for stages in (1, 5))]
+        for cohort in (100, 1_000, 10_000)
+    ]
+    return markdown_table(["cohort", "one stage", "a secure sum"], lines)
+
+
+def idle_milliseconds() -> str:
+    """CPU time of the SuperLink for a second of a node that has nothing to do."""
+    [row] = [row for row in recorded("federation") if row["topic"] == "idle"]
+    return f"{1e3 * row['cpu_link_a_second']:.1f}"
+
+
+_SECURE = "secure"
+
+
+def _federation(topic: str, isolation: str | None = "warm") -> list[Row]:
+    return [row for row in recorded("federation") if row["topic"] == topic and isolation in (None, row["isolation"])]
+
+
+def _both(row: Row, counted: str) -> float:
+    return float(row[f"{counted}_up"] + row[f"{counted}_down"])

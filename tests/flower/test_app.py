@@ -99,13 +99,13 @@ def test_noise_and_secure_sums_keep_a_ledger_and_tell_nothing_of_single_clients(
 
 
 def test_what_cannot_work_is_refused_before_anybody_is_asked():
-    with pytest.raises(InputError, match="FedAdam aggregates in a way of its own.*global_rate"):
+    with pytest.raises(InputError, match=r"FedAdam aggregates in a way of its own.*global_rate"):
         Sketched(FedAdam(), SKETCH)
     with pytest.raises(InputError, match="only arrays are known"):
         Sketched(FedAvg(), {"algorithm": {"name": "dbcl"}})
     with pytest.raises(InputError, match=r"Remove \[data\]"):
         Sketched(FedAvg(), SKETCH | {"data": {"name": "mnist"}})
-    with pytest.raises(InputError, match="privacy.unit = 'client'"):
+    with pytest.raises(InputError, match=r"privacy\.unit = 'client'"):
         Sketched(
             FedAvg(),
             {"algorithm": {"name": "iterative", "batch": 5}, "privacy": {"unit": "example", "noise_multiplier": 1.0}},
@@ -117,7 +117,7 @@ def test_a_running_variance_is_not_sketched():
     record = ArrayRecord(module.state_dict())
     layout = ArrayLayout.of(record, train_config={}, evaluate_config={})
     assert layout.fixed == {"1.num_batches_tracked": [0]}
-    with pytest.raises(InputError, match="negative variance.*layer normalisation"):
+    with pytest.raises(InputError, match=r"negative variance.*layer normalisation"):
         layout.check_sketchable()
 
 

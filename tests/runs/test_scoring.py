@@ -23,7 +23,9 @@ def test_what_packets_capture_is_measured_on_the_same_examples_each_time():
     tables = {"algorithm": {"name": "dome"}, "data": {"clients": 4}}
     workload = from_config(load_config(tables))
     trainer = workload.trainer()
-    config = load_config(tables).completed(dim=trainer.dim, sizes=[len(part) for part in workload.parts], module=workload.module)
+    config = load_config(tables).completed(
+        dim=trainer.dim, sizes=[len(part) for part in workload.parts], module=workload.module
+    )
     algorithm = config.algorithm.fitted(workload.module)
     replica = algorithm.begin(flatten(workload.module)).replica
     scorer = Scorer(workload, trainer, PublicSeed(0), workers=2)

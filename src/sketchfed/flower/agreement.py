@@ -14,7 +14,7 @@ from sketchfed.errors import WireError
 from sketchfed.wire import Packet, Scalar, expect_kind, number_named, pack, tensor_named, unpack
 
 DIGEST = KEY = 32
-_MOST_CLIENTS = 2**31
+_MOST_CLIENTS = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,23 +71,27 @@ class Agreement:
         """The agreement of some bytes; `WireError` or `InputError` if there is none in them."""
         packet = expect_kind(unpack(data), "agreement")
         raw = {name: _raw(packet, name, torch.uint8).numpy().tobytes() for name in ("config", "layout", "identities")}
-        sizes, shape = (tuple(_raw(packet, name, torch.int64).tolist()) for name in ("sizes", "shape"))
-        if not sizes or min(sizes) < 1 or min(shape, default=1) < 1:
-            raise WireError(f"clients have examples, and examples a shape; got sizes {sizes[:5]} and shape {shape}.")
+        named, shape = (tuple(_raw(packet, name, torch.int64).tolist()) for name in ("sizes", "shape"))
+        if not named or min(named) < 1 or min(shape, default=1) < 1:
+            raise WireError(f"clients have examples, and examples a shape; got sizes {named[:5]} and shape {shape}.")
         clients = int(number_named(packet, "clients", least=1, most=_MOST_CLIENTS))
-        if len(sizes) not in (1, clients):
+        if len(named) not in (1, clients):
             raise WireError(
-                f"an agreement says how many examples the least of clients has, or all {clients:,}; got {len(sizes):,}."
+                f"an agreement says how many examples the least of clients has, or all {clients:,}; got {len(named):,}."
             )
-        sizes = sizes if len(sizes) == clients else sizes * clients
         if len(raw["identities"]) not in (0, KEY * clients):
             raise WireError(f"{clients:,} clients have identities of {KEY} bytes, {len(raw['identities']):,} bytes arrived.")
         outputs, task = packet.scalars.get("outputs"), packet.scalars.get("task")
         if type(outputs) is not int or task not in ("classification", "regression"):
             raise WireError(f"an agreement says outputs and task, this one {outputs!r} and {task!r}.")
+        config = load_config(_tables(raw["config"]))
+        if len(named) < clients and config.privacy is not None and config.privacy.batches == "passes":
+            raise WireError(
+                f"passes are cut from the examples of all {clients:,} clients, {len(named)} numbers of them arrived."
+            )
         return cls(
-            config=load_config(_tables(raw["config"])),
-            sizes=sizes,
+            config=config,
+            sizes=named if len(named) == clients else named * clients,
             identities=tuple(raw["identities"][at : at + KEY] for at in range(0, len(raw["identities"]), KEY)),
             shape=shape,
             outputs=outputs,

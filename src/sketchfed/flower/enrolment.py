@@ -100,7 +100,7 @@ def _greeted(
             failed[node] = str(error)
     for node, reason in failed.items():
         log.warning("node %d does not take part: %s", node, reason)
-    return heard, {node: reason for node, reason in failed.items() if node not in mail.unheard}  # the silent are asked again
+    return heard, {node: failed[node] for node in mail.replies if node in failed}  # others may answer when they are asked again
 
 
 def _member(node: int, reply: Reply) -> Member:

@@ -126,10 +126,10 @@ class Node:
         self._desk.check_directory(directory)
         if directory.get(client) != (identity := self._desk.identity).public:
             raise SecureSumError("the run's directory has another identity for this client than it has: it changed its key.")
-        if (protection := work.participant.protection) is not None:
-            self._desk.charge(protection, self._request.session, 0, client, release=False)
         joined = self._state.joined
         session, reply = work.participant.join(self._request.payload, client, identity, directory, joined)
+        if (protection := work.participant.protection) is not None:
+            self._desk.charge(protection, self._request.session, session.state.terms.round, client, release=False)
         self._state.join(session.state.terms.digest)
         self._state.sum = session
         return reply

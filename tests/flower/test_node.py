@@ -1,0 +1,149 @@
+"""What a node does with requests that no honest server sends."""
+
+import own_data
+import pytest
+from fake_grid import NODES, FakeGrid, tables
+
+from sketchfed.config import load_config
+from sketchfed.engines.flower import FlowerEngine
+from sketchfed.errors import InputError
+from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.enrolment import enrolled
+from sketchfed.wire import Packet, pack
+
+pytestmark = pytest.mark.usefixtures("in_a_run")
+SESSION = b"s" * 16
+BEGIN = pack(Packet(kind="begin", arrays={}, scalars={"round": 0}))
+ALL = dict.fromkeys(range(3), BEGIN)
+SECURE = {"privacy": {"name": "discrete_gaussian", "noise_multiplier": 1.0, "delta": 1e-4}, "secure": {}}
+
+
+def engine(grid: FakeGrid | None = None, *, agreed: bool = True, **others: object) -> FlowerEngine:
+    """An engine over three nodes that agreed to `iterative`, or to something else."""
+    config = load_config(tables(**{"algorithm": {"name": "iterative"}, **others}))
+    grid = grid or FakeGrid()
+    members = enrolled(grid, config, session=SESSION, clients=3, wait=1)
+    made = FlowerEngine(grid, session=SESSION, members=members, deadline=1)
+    completed = config.completed(dim=43, sizes=made.sizes)
+    if agreed:
+        keys = tuple(member.identity for member in members) if config.secure else ()
+        made.agree(Agreement(config=completed, sizes=made.sizes, identities=keys, shape=(4,), outputs=3))
+    return made
+
+
+def test_clients_must_know_what_they_agree_to():
+    with pytest.raises(InputError, match="call `agree`"):
+        engine(agreed=False).ask(ALL)
+
+
+def test_a_task_that_makes_no_sense_is_refused_and_the_others_answer():
+    asked = engine()
+    assert asked.ask({**ALL, 1: b"junk"}).keys() == {0, 2}
+    assert asked.complaints.keys() == {1}
+    assert asked.unheard == set(), "who refuses sends nothing"
+    assert asked.ask({**ALL, 2: b""}).keys() == {0, 1}
+    assert "empty" in asked.complaints[2]
+
+
+def test_a_stage_without_a_secure_sum_is_refused():
+    asked = engine()
+    for stage in ("shares", "masked", "consent", "unmask", "dance"):
+        assert asked.ask(ALL, stage) == {}
+        assert set(asked.complaints.values()) == {
+            "this client has not joined a secure sum, or lost what it held of it: it joins the next one."
+        }
+
+
+def test_a_client_only_trains():
+    asked = engine()
+    assert asked.ask(ALL, "evaluate") == {}
+    assert "only trains" in asked.complaints[0]
+
+
+def test_what_is_hidden_is_not_evaluated():
+    asked = engine(algorithm={"name": "fedavg"}, privacy={"noise_multiplier": 1.0, "delta": 1e-4})
+    assert asked.ask(ALL, "evaluate") == {}
+    assert "must not ask for it" in asked.complaints[0]
+
+
+def test_where_noise_protects_a_client_answers_in_its_own_rounds_only():
+    asked = engine(algorithm={"name": "iterative", "participation": 0.67}, privacy={"noise_multiplier": 1.0, "delta": 1e-4})
+    assert len(asked.ask(ALL)) == 2
+    (reason,) = asked.complaints.values()
+    assert "not among those whom the public seed chooses for round 1" in reason
+
+
+def test_a_server_that_asks_more_often_than_the_budget_allows_is_refused_by_the_nodes():
+    asked = engine(algorithm={"name": "iterative"}, privacy={"noise_multiplier": 2.0, "epsilon": 5.0, "delta": 1e-4})
+    answers = 0
+    while asked.ask({0: BEGIN}):
+        answers += 1
+    assert 1 <= answers < 20
+    assert "by its own books" in asked.complaints[0]
+    assert asked.ask({1: BEGIN}), "others have budgets of their own"
+
+
+@pytest.mark.parametrize("later", [{"noise_multiplier": 1.0, "delta": 1e-4}, None], ids=["less noise", "none"])
+def test_a_server_cannot_have_less_noise_than_its_run_began_with(later):
+    grid = FakeGrid()
+    first, second = (
+        engine(grid, algorithm={"name": "fedavg"}, **({} if privacy is None else {"privacy": privacy}))
+        for privacy in ({"noise_multiplier": 2.0, "delta": 1e-4}, later)
+    )
+    assert len(first.ask(ALL)) == 3
+    assert second.ask(ALL) == {}
+    assert "changed the run's settings" in second.complaints[0]
+    assert len(first.ask(ALL)) == 3
+    assert "unset" not in grid.statuses(), "what was agreed before still is"
+
+
+def test_a_client_number_beyond_the_agreement_is_refused():
+    grid = FakeGrid()
+    asked = engine(grid)
+    asked._members.append(asked._members[0])
+    assert asked.ask({3: BEGIN}) == {}
+    assert asked.complaints[3] == "the run has 3 clients, and this one is asked as client 3."
+
+
+def test_a_node_whose_key_changed_joins_no_secure_sum(tmp_path):
+    asked = engine(**SECURE)
+    (tmp_path / f"flwr/sketchfed/node-{NODES[1]}/identity.key").unlink()
+    asked.ask(ALL, "keys")
+    assert "changed its key" in asked.complaints[1]
+
+
+def test_a_node_with_a_directory_of_its_own_joins_only_with_those_keys(tmp_path):
+    settings = {node: {"partition-id": client} for client, node in enumerate(NODES)}
+    settings[NODES[1]]["directory"] = str(tmp_path / "directory")
+    (tmp_path / "directory").write_text("".join(f"{client} {'ab' * 32}\n" for client in range(3)))
+    asked = engine(FakeGrid(settings=settings), **SECURE)
+    asked.ask(ALL, "keys")
+    assert "has another identity than" in asked.complaints[1]
+
+
+def test_a_node_that_has_fewer_examples_than_any_had_when_they_joined_does_not_train(monkeypatch):
+    settings = {node: {"partition-id": client, "data": "own_data:load"} for client, node in enumerate(NODES)}
+    asked = engine(FakeGrid(settings=settings))
+    monkeypatch.setattr(own_data, "of_client", lambda client: own_data.points(9 if client == 2 else 20))
+    assert asked.ask(ALL).keys() == {0, 1}
+    assert "Its data changed since it joined" in asked.complaints[2]
+
+
+def test_a_loader_that_fails_is_reported_as_flower_does(monkeypatch):
+    settings = {node: {"partition-id": client, "data": "own_data:load"} for client, node in enumerate(NODES)}
+    asked = engine(FakeGrid(settings=settings))
+    monkeypatch.setattr(own_data, "of_client", lambda client: 1 / 0)
+    assert asked.ask(ALL) == {}
+    assert asked.complaints[0] == "its ClientApp raised: division by zero"
+
+
+def test_runs_one_after_the_other_do_not_mix():
+    grid = FakeGrid()
+    first = engine(grid)
+    reply = first.ask(ALL)
+    second = FlowerEngine(grid, session=b"t" * 16, members=first.members, deadline=1)
+    second.agree(first._agreement)
+    assert second.ask(ALL) == reply
+    assert grid.statuses().count("unset") == 0
+    assert first.ask(ALL) == reply
+    assert grid.statuses().count("unset") == 3, "nodes serve one run at a time"

@@ -13,6 +13,7 @@ from sketchfed.models import MODELS
 from sketchfed.sketches import SKETCHES
 
 sys.path.insert(0, str(Path(__file__).parent))
+import costs
 import tables
 
 project = "sketchfed"
@@ -59,4 +60,18 @@ myst_substitutions = {
     "settings_top": tables.settings(""),
     **{f"settings_{where}": tables.settings(where) for where in tables.STRUCTS},
     "settings_of_algorithms": tables.algorithm_settings(),
+    "cost_cohorts": costs.cohorts(),
+    "cost_neighbours": costs.neighbours(),
+    "cost_leaving": costs.leaving(),
+    "cost_plan": costs.plan(),
+    "federation_bytes": costs.federation_bytes(),
+    "federation_savings": costs.savings(),
+    "federation_times": costs.federation_times(),
+    "federation_memory": costs.federation_memory(),
+    **{f"message_{name}": shown for name, shown in costs.message_overhead().items()},
+    "link_plan": costs.link_plan(),
+    "link_ms": f"{1e3 * costs.link_seconds():.0f}",
+    "link_messages": costs.link_messages(),
+    "idle_ms": costs.idle_milliseconds(),
+    "directory": costs.directory_bytes(),
 }

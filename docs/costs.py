@@ -177,6 +177,14 @@ def link_plan() -> str:
     return markdown_table(["cohort", "one stage", "a secure sum"], lines)
 
 
+def message_overhead() -> dict[str, str]:
+    """Requests and bytes of a message and its reply beyond their payload, where they are small."""
+    rows = [row for row in _federation("message") if row["what"] == _SECURE]
+    found = {way: sum(row[f"net_{way}"] - row[f"payload_{way}"] for row in rows) / len(rows) for way in ("up", "down")}
+    requests = sum(row["turns"] - row["polls"] for row in rows) / len(rows)
+    return {"requests": f"{requests:.0f}"} | {way: shown_bytes(count) for way, count in found.items()}
+
+
 def idle_milliseconds() -> str:
     """CPU time of the SuperLink for a second of a node that has nothing to do."""
     [row] = [row for row in recorded("federation") if row["topic"] == "idle"]

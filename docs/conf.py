@@ -1,5 +1,6 @@
 """How Sphinx builds these pages. Tables of names and settings are made from the code (`tables.py`), so they cannot go stale."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from sketchfed.sketches import SKETCHES
 sys.path.insert(0, str(Path(__file__).parent))
 import costs
 import tables
+
+logging.getLogger("alembic").setLevel(logging.WARNING)  # Flower's database tells of every plug-in when it is imported
 
 project = "sketchfed"
 author = copyright = "The sketchfed authors"
@@ -71,7 +74,10 @@ myst_substitutions = {
     **{f"message_{name}": shown for name, shown in costs.message_overhead().items()},
     "link_plan": costs.link_plan(),
     "link_ms": f"{1e3 * costs.link_seconds():.0f}",
-    "link_messages": costs.link_messages(),
+    "link_cohort": f"{costs.link_cohort():,}",
+    "edges": f"{costs.edges():,}",
+    "root_line": costs.root_line(),
+    "idle_nodes": costs.idle_nodes(),
     "idle_ms": costs.idle_milliseconds(),
     "directory": costs.directory_bytes(),
 }

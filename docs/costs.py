@@ -12,6 +12,8 @@ from sketchfed.secure.planning import planned_neighbourhood
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 ARMS = {"dense": "whole updates", "sketched": "sketches of a hundredth", "secure": "the same, noised, in secure sums"}
 POPULATION, DIM = 1_000_000, 994_570
+ROUND = 300
+"""Seconds that a round may take."""
 Row = dict[str, Any]
 
 
@@ -83,7 +85,7 @@ def _planned(arm: str, cohort: int) -> list[str]:
     if arm == "secure":
         more = planned_neighbourhood(cohort, colluders=0.1, dropouts=0.1).neighbours - client["neighbours"]
         up, down = up + _slope("up_bytes") * more, down + _slope("down_bytes") * more
-    line = cohort * (max(up, down + first)) * 8 / 300
+    line = cohort * (max(up, down + first)) * 8 / ROUND
     return [
         ARMS[arm],
         f"{cohort:,}",
@@ -164,8 +166,19 @@ def link_seconds() -> float:
     return sum(small) / len(small)
 
 
-def link_messages() -> str:
-    return f"{1 / link_seconds():,.0f}"
+def link_cohort() -> int:
+    """Clients of a round that a SuperLink serves in five minutes through the five stages of a secure sum, in tens."""
+    return int(ROUND / (5 * link_seconds()) // 10) * 10
+
+
+def edges() -> int:
+    """So many SuperLinks serve ten thousand clients a round."""
+    return -(-10_000 // link_cohort())
+
+
+def root_line() -> str:
+    """What the root receives and sends: a sketch of a hundredth for each edge, both ways, in the time of a round."""
+    return f"{2 * edges() * 0.04 * DIM * 8 / ROUND / 1e6:.1f} Mbit/s"
 
 
 def link_plan() -> str:
@@ -189,6 +202,10 @@ def idle_milliseconds() -> str:
     """CPU time of the SuperLink for a second of a node that has nothing to do."""
     [row] = [row for row in recorded("federation") if row["topic"] == "idle"]
     return f"{1e3 * row['cpu_link_a_second']:.1f}"
+
+
+def idle_nodes() -> str:
+    return f"{1e3 / float(idle_milliseconds()):,.0f}"
 
 
 _SECURE = "secure"

@@ -6,6 +6,8 @@
     ├── WireError             bytes that are not an acceptable packet (also a ValueError)
     ├── StorageError          a file or folder of a run that cannot be written or read (also an OSError)
     ├── SecureSumError        a secure sum that was abandoned, or a request that a client must not answer
+    ├── LinkLostError         a federation out of reach, or a run that is over there (also a ConnectionError)
+    ├── LoopbackError         a rehearsed federation that does not come up
     └── DivergedError         training that left the finite numbers, with the step size that theory allows
 
 A message says what was given, why it fails, and what to change.
@@ -43,6 +45,14 @@ class StorageError(SketchfedError, OSError):
 
 class SecureSumError(SketchfedError):
     """A secure sum that was abandoned because too few took part, or a request of the server that a client must not answer."""
+
+
+class LinkLostError(SketchfedError, ConnectionError):
+    """The run at a SuperLink is over, or out of reach, while its server goes on."""
+
+
+class LoopbackError(SketchfedError):
+    """A federation on the loopback that does not come up, or a command that it refused."""
 
 
 class DivergedError(SketchfedError):

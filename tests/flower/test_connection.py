@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sketchfed
-from sketchfed.errors import InputError
+from sketchfed.errors import InputError, LinkLostError
 
 pytest.importorskip("flwr")
 
@@ -26,7 +26,8 @@ from flwr.proto.control_pb2 import ListRunsRequest, StopRunRequest
 from flwr.supercore.control import ControlHttpClient
 
 from sketchfed.flower import connection
-from sketchfed.flower.connection import APP, LinkLostError, SuperLink, joined
+from sketchfed.flower.connection import APP, joined
+from sketchfed.flower.link import SuperLink
 
 
 def free_port() -> int:
@@ -132,7 +133,7 @@ def test_the_super_link_is_told_how_a_block_ended(link, error, status):
 
 def test_tasks_of_other_runs_are_left_to_others(link):
     with link.there.client(ControlHttpClient) as control:
-        other = connection._start(link.there, control, None)
+        other = connection._start(link.there, control, APP, None)
         with joined(link.there) as mine:
             assert mine.run_id != other.run_id
             assert link.run(other.run_id).status.status == "starting"  # and waits again when nobody has begun it in 30 s
@@ -179,8 +180,8 @@ def test_a_super_link_that_runs_the_server_app_itself_is_refused(tmp_path, monke
     """It looks for tasks once a second and so may come second; here it is given the time to come first."""
     start = connection._start
 
-    def slowly(there, control, series):
-        response, until = start(there, control, series), time.monotonic() + 60
+    def slowly(there, control, folder, series):
+        response, until = start(there, control, folder, series), time.monotonic() + 60
         while link.run(response.run_id).status.status == "pending" and time.monotonic() < until:
             time.sleep(0.1)
         return response

@@ -152,6 +152,19 @@ def test_privacy_is_charged_for_whatever_may_have_left_a_client(rehearsal, caplo
     assert got.metrics[0]["participants"] == 1
 
 
+@pytest.mark.timeout(600)
+def test_a_client_that_dies_while_it_sends_its_reply_holds_up_nobody(rehearsal, monkeypatch, caplog, tmp_path):
+    """Flower by itself waits three minutes for the rest of that reply, and the replies of all others expire meanwhile."""
+    tables = {**TABLES, "algorithm": TABLES["algorithm"] | {"rounds": 2}}
+    rehearsal.script(faulty("half", client=0, round=1))
+    got = rehearsal.run(tables, tmp_path / "run", deadline=20.0)
+    rehearsal.restart(0)
+
+    assert left_out(caplog) == {1: {0: "no reply came within 20 s."}}
+    assert same(got, survivors(monkeypatch, tables, {(1, "train"): [0]}))
+    assert got.metrics[1]["seconds"] - got.metrics[0]["seconds"] < 60
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_client_whose_process_was_killed_is_back_when_flower_has_given_it_up(rehearsal, monkeypatch, caplog, tmp_path):

@@ -26,6 +26,7 @@ from typing import Any, Literal, get_args
 import msgspec
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supernode.runtime import run_clientapp
 from torch import Tensor
 
 from sketchfed.errors import SecureSumError
@@ -39,6 +40,7 @@ from sketchfed.wire.packet import CHECKSUM_AT, PREFIX
 Fault = Literal[
     "raise",  # the client raises
     "die",  # its process gets SIGKILL
+    "half",  # its process gets SIGKILL while it sends its reply
     "sleep",  # it answers `seconds` later
     "forget",  # it has lost what it kept between messages
     "truncate",  # half of the reply is missing
@@ -103,7 +105,9 @@ def chaos(message: Message, context: Context, call_next: Callable[[Message, Cont
     if fault == "raise":
         raise RuntimeError("this client fails, as it was told to.")
     if fault == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
+        _die()
+    if fault == "half":
+        run_clientapp.__dict__["push_objects"] = _die
     if fault == "sleep" and rule is not None:
         time.sleep(rule[1].seconds)
     if fault == "forget":
@@ -118,6 +122,10 @@ def chaos(message: Message, context: Context, call_next: Callable[[Message, Cont
 
 app = ClientApp(mods=[chaos])
 app.train()(train)
+
+
+def _die(*_given: object, **_options: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def packaged(folder: Path) -> Path:

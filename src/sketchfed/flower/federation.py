@@ -15,8 +15,9 @@ from sketchfed.config import GIVEN, Config, DataSettings
 from sketchfed.engines.flower import FlowerEngine
 from sketchfed.errors import InputError, StorageError
 from sketchfed.flower.agreement import Agreement
-from sketchfed.flower.connection import Connection, SuperLink, UnknownSeriesError, joined
+from sketchfed.flower.connection import Connection, joined
 from sketchfed.flower.enrolment import Member, enrolled
+from sketchfed.flower.link import SuperLink, UnknownSeriesError
 from sketchfed.storage import replace_file, storing
 from sketchfed.workload import Workload
 

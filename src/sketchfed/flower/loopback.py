@@ -34,7 +34,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from sketchfed.errors import InputError, SketchfedError
+from sketchfed.errors import InputError, LoopbackError
 from sketchfed.flower.worker import READY
 
 HOST = "127.0.0.1"
@@ -44,10 +44,6 @@ _MARK = "SKETCHFED_LOOPBACK"
 _PATIENCE = 4.0
 # A federation does not outlive the thread that started it, however that ends: the kernel then kills it (PR_SET_PDEATHSIG).
 _DIE_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-
-
-class LoopbackError(SketchfedError):
-    """A federation on the loopback that does not come up, or a command that it refused."""
 
 
 class Loopback:

@@ -12,6 +12,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from sketchfed.errors import WireError
+from sketchfed.flower.arrivals import Arrivals
 from sketchfed.flower.messages import Reply, Request
 
 T = TypeVar("T")
@@ -22,6 +23,8 @@ _OUTAGE = 5.0
 """Seconds: a call that takes longer waited for a SuperLink that was away, and clients are not blamed for that."""
 _GRACE = 30.0
 """Seconds that a message outlives its deadline, so that an outage does not make it void."""
+_SLOWEST = 10
+"""How many times more rarely replies are asked for when none has come for long: each question costs the SuperLink 10 ms."""
 _NOTHING_LEFT = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MOD_FAILED_PRECONDITION)
 """Errors of a client that surely sent nothing else."""
 
@@ -61,10 +64,11 @@ def exchanged(
         waiting |= {number: message.metadata.dst_node_id for message, number in zip(some, numbers, strict=False) if number}
     for node in asked.keys() - set(waiting.values()) - mail.failures.keys():
         mail.failures[node] = "its node is not connected to the SuperLink."
-    end = time.monotonic() + seconds
+    arrivals, asked_at = Arrivals(grid), time.monotonic()
+    end = asked_at + seconds
     while waiting:
         start = time.monotonic()
-        for message in _pulled(grid, waiting):
+        for message in [message for some in _some(list(waiting)) for message in arrivals.pulled(some)]:
             number = message.metadata.reply_to_message_id
             if number in waiting:
                 _open(mail, message, node := waiting.pop(number), asked[node])
@@ -74,15 +78,11 @@ def exchanged(
         if now >= end:
             break
         if waiting:
-            time.sleep(poll)
+            time.sleep(min(max(poll, (now - asked_at) / 4), _SLOWEST * poll))
     for node in waiting.values():
-        mail.failures[node] = f"no reply came within {seconds:g} s."
+        mail.failures[node] = f"no reply came within {seconds:.3g} s."
         mail.unheard.add(node)
     return mail
-
-
-def _pulled(grid: Grid, waiting: Mapping[str, int]) -> Sequence[Message]:
-    return [message for some in _some(list(waiting)) for message in grid.pull_messages(some)]
 
 
 def _some(items: Sequence[T]) -> Iterator[Sequence[T]]:

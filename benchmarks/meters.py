@@ -19,8 +19,8 @@ from flwr.supercore.control import ControlHttpClient
 
 from sketchfed import run
 from sketchfed.engines.flower import FlowerEngine
-from sketchfed.flower.link import SuperLink
 from sketchfed.flower.federation import TRAFFIC
+from sketchfed.flower.link import SuperLink
 from sketchfed.flower.loopback import Loopback
 from sketchfed.flower.proxy import CountingProxy, Turn
 

@@ -15,8 +15,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from sketchfed.errors import InputError
 from sketchfed.flower import Sketched
 from sketchfed.flower.connection import joined
-from sketchfed.flower.link import SuperLink
 from sketchfed.flower.layout import ArrayLayout
+from sketchfed.flower.link import SuperLink
 from sketchfed.flower.loopback import Loopback
 from sketchfed.privacy.ledger import PrivacyLedger
 

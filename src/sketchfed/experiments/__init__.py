@@ -48,6 +48,7 @@ EXPERIMENTS = {
     "power-iteration": "sketchfed.experiments.power_iteration",
     "k-means": "sketchfed.experiments.k_means",
     "linear-regression": "sketchfed.experiments.linear_regression",
+    "flower-soak": "sketchfed.experiments.flower_soak",
 }
 
 

@@ -7,6 +7,7 @@
     ├── StorageError          a file or folder of a run that cannot be written or read (also an OSError)
     ├── SecureSumError        a secure sum that was abandoned, or a request that a client must not answer
     ├── LinkLostError         a federation out of reach, or a run that is over there (also a ConnectionError)
+    ├── NoReplyError          a round of a federation that nobody answered
     ├── LoopbackError         a rehearsed federation that does not come up
     └── DivergedError         training that left the finite numbers, with the step size that theory allows
 
@@ -49,6 +50,10 @@ class SecureSumError(SketchfedError):
 
 class LinkLostError(SketchfedError, ConnectionError):
     """The run at a SuperLink is over, or out of reach, while its server goes on."""
+
+
+class NoReplyError(SketchfedError):
+    """A round of a federation that nobody answered, however often it was asked for."""
 
 
 class LoopbackError(SketchfedError):

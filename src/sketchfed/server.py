@@ -13,7 +13,7 @@ from sketchfed.algorithms import Algorithm, RoundContext, State
 from sketchfed.algorithms.base import cohort
 from sketchfed.engines.base import Engine
 from sketchfed.engines.participant import MOST_UPDATES, behind
-from sketchfed.errors import DivergedError, SecureSumError, SketchfedError, WireError
+from sketchfed.errors import DivergedError, NoReplyError, SecureSumError, SketchfedError, WireError
 from sketchfed.kernels.finite import all_finite
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.sampling import poisson_sample
@@ -136,7 +136,13 @@ class Server:
             self._settled(draw, seen)
             if attempt + 1 < self.patience and not self.affordable():
                 break
-        raise DivergedError(f"round {self.round + 1} got no usable reply: {next(iter(reasons.values())).rstrip('.')}")
+        reason = next(iter(reasons.values())).rstrip(".")
+        if self.patience > 1 and not answers.replies:
+            raise NoReplyError(
+                f"round {self.round + 1} was asked for {attempt + 1} times, and nobody answered: {reason}. What was reached "
+                "before is kept; go on with --resume when clients are there."
+            )
+        raise DivergedError(f"round {self.round + 1} got no usable reply: {reason}")
 
     def _released(self, draw: str, packets: Mapping[int, Packet], seen: list[int]) -> list[Packet]:
         """The packets of a round, noised where the server does that, and what they cost those of whom something was seen."""

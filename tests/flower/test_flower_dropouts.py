@@ -8,7 +8,7 @@ from flwr.common.constant import ErrorCode
 from rehearsal import same, survivors
 
 import sketchfed
-from sketchfed.errors import DivergedError
+from sketchfed.errors import DivergedError, NoReplyError
 from sketchfed.flower.federation import TRAFFIC
 from sketchfed.flower.messages import RECORD
 from sketchfed.privacy.ledger import PrivacyLedger
@@ -123,7 +123,13 @@ def test_a_client_that_is_told_again_and_then_falls_silent_is_late_like_any_othe
 
 def test_a_run_in_which_nobody_can_be_used_ends_with_a_reason():
     grid = FakeGrid(lambda request, reply: changed(reply, session=bytes(16)) if request.stage == "train" else reply)
-    with pytest.raises(DivergedError, match="round 1 got no usable reply: its reply cannot be used: it answers for session"):
+    with pytest.raises(NoReplyError, match=r"asked for 3 times, and nobody answered: its reply cannot be used.*--resume"):
+        run_on(grid, tables())
+
+
+def test_a_run_whose_replies_are_all_wild_has_diverged():
+    grid = FakeGrid(lambda request, reply: changed(reply, payload=b"garbage") if request.stage == "train" else reply)
+    with pytest.raises(DivergedError, match=r"got no usable reply.*Steps are too long"):
         run_on(grid, tables())
 
 

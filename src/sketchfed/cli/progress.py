@@ -43,12 +43,16 @@ class Bars:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
+    def wait(self, folder: Path, what: str) -> None:
+        """Show what a run waits for before it can begin."""
+        self._progress.update(self._tasks[folder], visible=True, state=what)
+
     def begin(self, folder: Path, loop: "Loop") -> None:
         """Show what is being run, unless it is what was run before, and an empty bar."""
         if loop.title != self._title:
             self._title = loop.title
             self._console.print(loop.title, highlight=False, markup=False)
-        self._progress.update(self._tasks[folder], total=loop.rounds, completed=loop.round, visible=True)
+        self._progress.update(self._tasks[folder], total=loop.rounds, completed=loop.round, state="", visible=True)
         self._progress.start_task(self._tasks[folder])
 
     def watcher(self, folder: Path) -> Callable[[dict[str, Any]], None]:

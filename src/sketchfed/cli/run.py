@@ -112,8 +112,12 @@ def run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tens
 
 
 def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool) -> "Run":
+    from sketchfed.runs.folder import RunFolder
     from sketchfed.runs.loop import prepare, reopen
 
+    chosen = RunFolder.config(folder) if config is None else config
+    if chosen.engine.name == "flower":
+        bars.wait(folder, f"waiting for {chosen.data.clients or 'the'} nodes at {chosen.engine.address}")
     loop = reopen(folder) if config is None else prepare(config, folder=folder)
     bars.begin(folder, loop)
     watch = bars.watcher(folder)

@@ -80,7 +80,7 @@ def exchanged(
         if waiting:
             time.sleep(min(max(poll, (now - asked_at) / 4), _SLOWEST * poll))
     for node in waiting.values():
-        mail.failures[node] = f"no reply came within {seconds:.3g} s."
+        mail.failures[node] = f"no reply came within {max(1, round(seconds))} s."
         mail.unheard.add(node)
     return mail
 

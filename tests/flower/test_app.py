@@ -18,6 +18,8 @@ from sketchfed.flower.connection import joined
 from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.link import SuperLink
 from sketchfed.flower.loopback import Loopback
+from sketchfed.flower.strategy import opened
+from sketchfed.privacy.accounting import Charge, Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 
 APP = Path(__file__).parents[2] / "examples" / "flower-quickstart"
@@ -111,6 +113,16 @@ def test_what_cannot_work_is_refused_before_anybody_is_asked():
             FedAvg(),
             {"algorithm": {"name": "iterative", "batch": 5}, "privacy": {"unit": "example", "noise_multiplier": 1.0}},
         )
+
+
+def test_training_that_is_begun_again_spends_what_was_left(tmp_path):
+    claim = Claim(unit="client", adjacency="zero-out", observer="server", delta=1e-5, accountant="rdp", insecure=False)
+    first = opened(tmp_path / "privacy.jsonl", claim)
+    first.intend(round=0, draw="a", clients=[0, 1], charge=Charge(multiplier=2.0))
+    again = opened(tmp_path / "privacy.jsonl", claim)
+    assert again.epsilon() == first.epsilon() > 0
+    again.intend(round=0, draw="b", clients=[0, 1], charge=Charge(multiplier=2.0))
+    assert again.epsilon() > first.epsilon()
 
 
 def test_a_running_variance_is_not_sketched():

@@ -21,6 +21,7 @@ from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.enrolment import enrolled
 from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.mod import check_app
+from sketchfed.privacy.accounting import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.seeds import PublicSeed
 from sketchfed.server import Server
@@ -49,8 +50,8 @@ class Sketched(Strategy):
     ) -> None:
         """`config` is a TOML file or its tables, without [data], [model] and [engine].
 
-        `ledger` names the file in which the privacy that is spent is written down before it is; without one, it is forgotten
-        when the process ends. `wait` says for how many seconds to wait for nodes.
+        `ledger` names the file in which the privacy that is spent is written down before it is, and counted on from if it is
+        there already; without one, it is forgotten when the process ends. `wait` says for how many seconds to wait for nodes.
         """
         if type(strategy).aggregate_train is not FedAvg.aggregate_train:
             raise InputError(
@@ -130,7 +131,7 @@ class Sketched(Strategy):
         state: State = config.algorithm.begin(layout.flat(arrays))
         server = Server(config.algorithm, engine, state, PublicSeed(config.seed), shared_start=False, protection=protection)
         if server.privacy is not None and self._ledger is not None:
-            server.privacy = PrivacyLedger(server.privacy.claim, self._ledger)
+            server.privacy = opened(self._ledger, server.privacy.claim)
         return server
 
     def _evaluated(self, server: Server) -> MetricRecord | None:
@@ -167,6 +168,11 @@ class Sketched(Strategy):
     def summary(self) -> None:
         self.strategy.summary()
         log.info("\t└──> Sent as: %s", self.config.label)
+
+
+def opened(path: Path, claim: Claim) -> PrivacyLedger:
+    """The ledger in a file, gone on with if it is there: training that is begun again spends what was left."""
+    return PrivacyLedger.load(path, claim) if path.exists() else PrivacyLedger(claim, path)
 
 
 def _completed(config: Config, dim: int, clients: int) -> Config:

@@ -108,7 +108,7 @@ def test_an_interrupt_ends_all_processes_and_leaves_what_is_finished(config, tmp
     command = [sys.executable, "-m", "sketchfed.cli", "audit", *configs, "--out", out, *QUICK[:-1], "2"]
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
-            while not (out / "audit.html").exists():
+            while not (out / "audit.json").exists():
                 assert process.poll() is None, process.stdout.read().decode()
                 time.sleep(0.1)
             os.killpg(process.pid, signal.SIGINT)

@@ -145,11 +145,16 @@ def audited(
         if folder is not None:
             write_audit(so_far(), folder)
 
-    if processes <= 1 or len(left) == 1:
-        for subject in left:
-            keep(_one(subject, terms, None if on_stage is None else _bound(on_stage, subject.name)))
-    else:
-        _in_parallel(left, terms, processes, keep, on_stage)
+    try:
+        if processes <= 1 or len(left) == 1:
+            for subject in left:
+                keep(_one(subject, terms, None if on_stage is None else _bound(on_stage, subject.name)))
+        else:
+            _in_parallel(left, terms, processes, keep, on_stage)
+    except BaseException:
+        if folder is not None and found:  # it may have come while the page was being written
+            write_audit(so_far(), folder)
+        raise
     complete = so_far()
     if folder is not None:
         write_audit(complete, folder)

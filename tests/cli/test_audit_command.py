@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
@@ -106,7 +107,10 @@ def test_an_interrupt_ends_all_processes_and_leaves_what_is_finished(config, tmp
     out = tmp_path / "audit"
     configs = [shutil.copy(config, tmp_path / f"{name}.toml") for name in "abc"]
     command = [sys.executable, "-m", "sketchfed.cli", "audit", *configs, "--out", out, *QUICK[:-1], "2"]
-    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # who is started in the background ignores it
+    with subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heard
+    ) as process:
         try:
             while not (out / "audit.json").exists():
                 assert process.poll() is None, process.stdout.read().decode()

@@ -24,8 +24,9 @@ from sketchfed.protection import Protection
 from sketchfed.protection.client import batches_of
 from sketchfed.runs.checkpoint import Checkpoints
 from sketchfed.runs.folder import METRICS, RunFolder
-from sketchfed.runs.loop import Loop, Run
+from sketchfed.runs.loop import Loop
 from sketchfed.runs.recording import WIRE, read_wire
+from sketchfed.runs.result import Run
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
 from sketchfed.workload import Workload, from_config

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ from sketchfed.protection.probe import CLIENTS, advice, norms
 from sketchfed.runs.advice import advise
 from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.recording import WIRE, WireFile
+from sketchfed.runs.result import Run
 from sketchfed.runs.scoring import Scorer
 from sketchfed.seeds import PublicSeed
 from sketchfed.server import Server
@@ -39,35 +40,6 @@ log = logging.getLogger("sketchfed")
 OnRound = Callable[[dict[str, Any]], None]
 PATIENCE = 3
 """How often a federation is asked for a round that nobody answers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What a run came to."""
-
-    config: Config
-    label: str
-    model: str
-    dim: int
-    clients: int
-    metrics: list[dict[str, Any]] = field(repr=False)
-    """A line a round: round, loss, accuracy (None where it was not scored), participants, and since the start uplink_bytes,
-    downlink_bytes, broadcast_bytes (what a client that never misses a round receives), epsilon and seconds. `captured` is the
-    share of the gradient's energy that the round's packets carry, where the algorithm adapts to the gradients; it is measured
-    on the data without noise, for the operator of a simulation, not for publication."""
-    weights: Tensor = field(repr=False)
-    module: nn.Module = field(repr=False)
-    """The trained model."""
-    folder: Path | None = None
-
-    @property
-    def accuracy(self) -> float | None:
-        """That of the last round that was scored."""
-        return next((line["accuracy"] for line in reversed(self.metrics) if line["loss"] is not None), None)
-
-    @property
-    def loss(self) -> float | None:
-        return next((line["loss"] for line in reversed(self.metrics) if line["loss"] is not None), None)
 
 
 def run(

@@ -1,15 +1,16 @@
 .DEFAULT_GOAL := help
-.PHONY: help install lint types test slow docs bench experiments clean
+.PHONY: help install lint types test slow slowest tables docs bench experiments clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: ## install sketchfed, editable, with all that the checks need
-	pip install -c constraints.txt -e '.[test]'
+install: ## install sketchfed and its lab, editable, with all that the checks need
+	pip install -c constraints.txt -e '.[test]' -e lab
 
-lint: ## check style and formatting with ruff
+lint: ## check style, formatting and layers
 	ruff check
 	ruff format --check
+	lint-imports
 
 types: ## check types with mypy, strictly
 	mypy
@@ -20,12 +21,19 @@ test: ## run the tests and the docs' examples
 slow: ## run the tests that take minutes
 	pytest -n 2 -m slow
 
+slowest: ## run the tests and list the slowest of them in CONTRIBUTING.md
+	pytest -n 2 --junit-xml build/tests.xml
+	python docs/slowest.py build/tests.xml
+
+tables: ## write the tables and drawings of the pages anew, from the code and from recorded results
+	python docs/tables.py
+	python docs/drawings.py
+
 docs: ## build the site into docs/_build/html; a warning is an error
 	sphinx-build -q -W --keep-going docs docs/_build/html
 
-bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts and federations and record it in benchmarks/results/
-	sketchfed bench kernels --out benchmarks/results
-	for topic in rounds mean privacy secure layers dome scale federation; do sketchfed bench $$topic --out benchmarks/results || exit 1; done
+bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts and federations and record it in lab/benchmarks/results/
+	for topic in kernels rounds mean privacy secure layers dome scale federation; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
 
 EXPERIMENTS = table-1 theory global-rate sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
   rand-proj-figure-2 rand-proj-figure-3 rand-proj-figure-6 rand-proj-figure-7 rand-proj-closed-form \
@@ -34,9 +42,9 @@ EXPERIMENTS = table-1 theory global-rate sketch-families bytes-to-accuracy bytes
   dome-accuracy dome-energy dome-lemmas \
   audit-reconstruction audit-dbcl audit-property audit-membership flower-soak
 
-experiments: ## record what is missing of the experiments in experiments/; hours for all of them from nothing
-	for name in $(EXPERIMENTS); do sketchfed reproduce $$name --out experiments/$$name || exit 1; done
+experiments: ## record what is missing of the experiments in lab/experiments/; hours for all of them from nothing
+	for name in $(EXPERIMENTS); do sketchfed reproduce $$name --out lab/experiments/$$name || exit 1; done
 
 clean: ## delete what the other targets made, except runs/
 	rm -rf docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests lab docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,15 +1,14 @@
 """Tables of what rounds cost, made from what benchmarks recorded, and a plan that is worked out from them."""
 
 import json
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from tables import markdown_table
+from marked import RESULTS, markdown_table
 
 from sketchfed.report.units import shown_bytes, shown_seconds
 from sketchfed.secure.planning import planned_neighbourhood
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 ARMS = {"dense": "whole updates", "sketched": "sketches of a hundredth", "secure": "the same, noised, in secure sums"}
 POPULATION, DIM = 1_000_000, 994_570
 ROUND = 300
@@ -101,7 +100,7 @@ def _planned(arm: str, cohort: int) -> list[str]:
 def _slope(way: str) -> float:
     """Bytes a neighbour, from the smallest cohort to the largest."""
     found = sorted((row for row in rounds("client", dim=DIM) if row["arm"] == "secure"), key=lambda row: row["clients"])
-    return (found[-1][way] - found[0][way]) / (found[-1]["neighbours"] - found[0]["neighbours"])
+    return float((found[-1][way] - found[0][way]) / (found[-1]["neighbours"] - found[0]["neighbours"]))
 
 
 def directory_bytes() -> str:
@@ -163,7 +162,7 @@ def federation_memory() -> str:
 def link_seconds() -> float:
     """CPU time of the SuperLink for a message and its reply, where they are small."""
     small = [row["cpu_link"] for row in recorded("federation") if row["topic"] == "message" and row["what"] == _SECURE]
-    return sum(small) / len(small)
+    return float(sum(small) / len(small))
 
 
 def link_cohort() -> int:
@@ -217,3 +216,27 @@ def _federation(topic: str, isolation: str | None = "warm") -> list[Row]:
 
 def _both(row: Row, counted: str) -> float:
     return float(row[f"{counted}_up"] + row[f"{counted}_down"])
+
+
+MADE: dict[str, Callable[[], str]] = {
+    "cost_cohorts": cohorts,
+    "cost_neighbours": neighbours,
+    "cost_leaving": leaving,
+    "cost_plan": plan,
+    "federation_bytes": federation_bytes,
+    "federation_savings": savings,
+    "federation_times": federation_times,
+    "federation_memory": federation_memory,
+    "message_requests": lambda: message_overhead()["requests"],
+    "message_up": lambda: message_overhead()["up"],
+    "message_down": lambda: message_overhead()["down"],
+    "link_plan": link_plan,
+    "link_ms": lambda: f"{1e3 * link_seconds():.0f}",
+    "link_cohort": lambda: f"{link_cohort():,}",
+    "edges": lambda: f"{edges():,}",
+    "root_line": root_line,
+    "idle_nodes": idle_nodes,
+    "idle_ms": idle_milliseconds,
+    "directory": directory_bytes,
+}
+"""The tables and numbers of costs, by the names they have on the pages."""

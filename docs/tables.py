@@ -1,27 +1,40 @@
-"""Tables of these pages, made from the registries and from the configuration's structs, so that they cannot go stale."""
+"""Writes the tables, lists and numbers of these pages from the registries, the configuration's structs and recorded results.
 
+`python docs/tables.py` renews them in place. With `--check` it changes nothing, names what is stale and exits with status 1.
+"""
+
+import argparse
 import inspect
+import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import costs
+from marked import EXPERIMENTS, PAGES, ROOT, MarkerError, filled, markdown_table, shown
 from sphinx.pycode import ModuleAnalyzer
 
 from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, Algorithm
-from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings, default_global_rate
 from sketchfed.attacks import ATTACKS
 from sketchfed.codecs import CODECS, Codec, make_codec
 from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.rounding import WIDTHS
-from sketchfed.config import Config, DataSettings, EngineSettings, ModelSettings
+from sketchfed.config import ENGINES, Config, DataSettings, EngineSettings, ModelSettings
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.models import MODELS
+from sketchfed.parts import Registry
+from sketchfed.privacy import MECHANISMS
 from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.sketches import SKETCHES
 from sketchfed.subspaces import UPDATES
+from sketchfed.testing import AlgorithmConformance, CodecConformance, SketchConformance, demands
+from sketchfed.testing.suite import Suite
+from sketchfed.training import LOSSES, METRICS
 
 STRUCTS: dict[str, type] = {
     "data": DataSettings,
@@ -37,44 +50,39 @@ STRUCTS: dict[str, type] = {
 _TABLES = {*STRUCTS, "options"}  # fields that are tables of their own, or stand for the options of what `name` names
 
 MEANINGS = {
-    "name": "What the run and its folder are called; the configuration's file name if absent.",
-    "seed": "Everything random comes from it: the partition, the first weights, cohorts, batches, sketches, rounding.",
+    "name": "The name of the run and of its folder. If absent, the name of the configuration file.",
+    "seed": "The seed of everything random: the partition, the first weights, cohorts, batches, sketches, rounding.",
     "data.name": "A [data set](data.md#data-sets), or `package.module:function` for [your own](data.md#your-own-data).",
-    "data.partition": "How the examples are spread over the clients, one of the [partitions](data.md#partitions).",
+    "data.partition": "How examples are spread over clients: a [partition](data.md#partitions), or [your own](plugins.md).",
     "model.name": "One of the [models](#models), or `package.module:function` for [your own](#from-python).",
-    "algorithm.rounds": "After so many rounds the run ends.",
-    "algorithm.local_steps": "Gradient steps of a client in a round. Excludes `local_epochs`.",
-    "algorithm.local_rate": "The step of local training, η_local.",
-    "algorithm.local_momentum": "Momentum of local training. It starts from zero each round.",
+    "algorithm.rounds": "The number of rounds.",
+    "algorithm.local_steps": "The number of gradient steps of a client in a round. Cannot be combined with `local_epochs`.",
+    "algorithm.local_rate": "The step size of local training, η_local.",
+    "algorithm.local_momentum": "The momentum of local training. It starts from zero each round.",
     "algorithm.weight_decay": "Adds (weight_decay/2)·‖w‖² to the loss of local training.",
-    "algorithm.global_momentum": "Momentum of the server's step: v ← global_momentum·v + mean change.",
-    "fedavg.error_feedback": "Each client keeps what its codec lost and adds it to its next update.",
-    "fedavg.prediction": "Clients send what differs from [what is expected](algorithms.md#error-feedback-and-prediction).",
+    "algorithm.global_momentum": "The momentum of the server's step: v ← global_momentum·v + mean change.",
+    "fedavg.error_feedback": "Each client keeps the error of its codec and adds it to its next update.",
+    "fedavg.prediction": "Clients send the difference from a [prediction](algorithms.md#error-feedback-and-prediction).",
     "iterative.form": "De-sketch by Rᵀ, or by (size/dim)·Rᵀ with [error feedback](algorithms.md#the-projection-form).",
-    "dbcl.output": "How the output layer travels; withheld, it is [fixed](dbcl.md#choices).",
-    "dbcl.biases": "How biases of sketched layers travel; withheld, they are zero.",
-    "fetchsgd.rows": "Independent count sketches in the table, an odd number; an estimate is the median over them.",
-    "fetchsgd.masking": "Set the cells that were fetched from to zero, as the authors do, or subtract it, as printed.",
-    "fetchsgd.global_momentum": "The key above with another default; here momentum lives inside the sketch.",
-    "sketch.name": "One of the [families](sketches.md#the-families).",
-    "sketch.ratio": "Coefficients / parameters, 0.1 without `size`; for `dbcl` / [a layer's inputs](dbcl.md#choices), 0.5.",
-    "sketch.size": "The number of coefficients itself. Excludes `ratio`.",
-    "sketch.bits": f"Bits a coefficient up: {', '.join(map(str, WIDTHS))}; [rounded](codecs.md#dithered-rounding) below 32.",
-    "codec.name": "One of the [codecs](codecs.md).",
-    "codec.ratio": "Numbers of an update divided by parameters. Without `size` too: 0.1, or all if the codec can.",
-    "codec.size": "The number of numbers itself. Excludes `ratio`.",
-    "dome.beta1": "How much of the running mean of changes a round leaves, Adam's β₁.",
-    "dome.beta2": "Likewise for their squares, β₂.",
-    "subspace.ratio": "Directions / parameters. Excludes `size`.",
+    "dbcl.output": "How the output layer is sent. If it is withheld, it is [fixed](dbcl.md#choices).",
+    "dbcl.biases": "How the biases of sketched layers are sent. If they are withheld, they are zero.",
+    "dbcl.public_start": "As above, but with another default: here the first weights are secret.",
+    "fetchsgd.rows": "The number of independent count sketches in the table, which must be odd. An estimate is their median.",
+    "fetchsgd.masking": "Set the fetched cells to zero, as the authors do. If false, subtract the fetched values, as printed.",
+    "fetchsgd.global_momentum": "As above, but with another default: here the momentum is kept inside the sketch.",
+    "sketch.name": "One of the [families](sketches.md#the-families), or [your own](plugins.md).",
+    "sketch.ratio": "Coefficients per parameter; 0.1 without `size`. For `dbcl`: per [input of a layer](dbcl.md#choices); 0.5.",
+    "sketch.size": "The number of coefficients. Cannot be combined with `ratio`.",
+    "sketch.bits": f"Bits per coefficient up: {', '.join(map(str, WIDTHS))}. Below 32, [rounded](codecs.md#dithered-rounding).",
+    "codec.name": "One of the [codecs](codecs.md), or [your own](plugins.md).",
+    "codec.ratio": "Values in an update per parameter. If `size` is absent too: 0.1, or 1 if the codec can send all values.",
+    "codec.size": "The number of values in an update. Cannot be combined with `ratio`.",
+    "dome.beta1": "Adam's β₁: the decay rate of the running mean of changes.",
+    "dome.beta2": "Adam's β₂: the decay rate of the running mean of their squares.",
+    "subspace.ratio": "Directions per parameter. Cannot be combined with `size`.",
     "engine.name": "Where the clients run; `local` is this process.",
 }
 """Meanings of keys that have no docstring of their own in the code."""
-
-
-def markdown_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(headings), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
 
 # The configuration ----------------------------------------------------------------------------------------------------
@@ -90,7 +98,7 @@ def settings(where: str) -> str:
 def algorithm_settings() -> str:
     """The keys that single algorithms add to [algorithm], or give another default."""
     rows = []
-    for name, kind in ALGORITHMS.items():
+    for name, kind in ALGORITHMS.built_in.items():
         own = [field for field in fields(kind) if field.name in kind.__annotations__ and _is_setting(field.name)]
         rows += [[f"`{name}`", *_row(name, kind, field)] for field in own]
     return markdown_table(["algorithm", "key", "value", "default", "meaning"], rows)
@@ -107,14 +115,15 @@ def _row(where: str, kind: type, field: "Field[Any]") -> list[str]:
 
 
 def _meaning(where: str, kind: type, key: str) -> str:
-    """The docstring below the field, in this class or the one that it inherits the field from, or what is written above."""
+    """The docstring below the field, in this class or one that it inherits the field from, or what is written above."""
+    place = f"{where}.{key}" if where else key
     for base in kind.__mro__:
         if key in inspect.get_annotations(base):
             documented = ModuleAnalyzer.for_module(base.__module__).find_attr_docs().get((base.__qualname__, key))
             if documented:
                 return " ".join(filter(None, map(str.strip, documented)))
-            break
-    place = f"{where}.{key}" if where else key
+            if place in MEANINGS:
+                break
     if place not in MEANINGS:
         raise LookupError(f"the setting {place} is not explained: write a docstring below it, or a line in docs/tables.py.")
     return MEANINGS[place]
@@ -148,19 +157,24 @@ def _literal(value: Any) -> str:
 
 
 def models() -> str:
-    rows = [[f"`{name}`", _summary(model), _options(model, besides=("shape", "outputs"))] for name, model in MODELS.items()]
+    rows = [
+        [f"`{name}`", _summary(model), _options(model, besides=("shape", "outputs"))] for name, model in MODELS.built_in.items()
+    ]
     return markdown_table(["name", "what it is", "options"], rows)
 
 
 def data_options() -> str:
     """Data sets and partitions that take options, all of which stand in [data]."""
-    made = [(f"data set `{name}`", _options(loader)) for name, loader in DATA_SETS.items()]
-    made += [(f"partition `{name}`", _options(part, besides=("data", "clients", "seed"))) for name, part in PARTITIONS.items()]
+    made = [(f"data set `{name}`", _options(loader)) for name, loader in DATA_SETS.built_in.items()]
+    made += [
+        (f"partition `{name}`", _options(part, besides=("data", "clients", "seed")))
+        for name, part in PARTITIONS.built_in.items()
+    ]
     return markdown_table(["of", "options"], [line for line in made if line[1]])
 
 
 def sketch_options() -> str:
-    made = [[f"`{name}`", _fields(family, besides=("dim", "size", "seed"))] for name, family in SKETCHES.items()]
+    made = [[f"`{name}`", _fields(family, besides=("dim", "size", "seed"))] for name, family in SKETCHES.built_in.items()]
     return markdown_table(["family", "options"], [line for line in made if line[1]])
 
 
@@ -170,8 +184,8 @@ def subspace_options() -> str:
 
 
 def dome_findings() -> str:
-    """Points against the random sketch of the same size, from what `experiments/dome-accuracy` recorded: a column a size."""
-    lines = (Path(__file__).parents[1] / "experiments" / "dome-accuracy" / "findings.md").read_text().splitlines()[2:]
+    """Points against the random sketch of the same size, from the record of `dome-accuracy`: a column a size."""
+    lines = (EXPERIMENTS / "dome-accuracy" / "findings.md").read_text().splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     sizes = list(dict.fromkeys(size for size, *_ in cells))
     found = {(method, size): points for size, method, *_, points in cells}
@@ -183,29 +197,33 @@ def dome_findings() -> str:
 def codec_options() -> str:
     """The options of every codec in [codec]; those of 'sketched' are in [sketch]."""
     given = ("dim", "size", "clients", "norm_bound")
-    made = [[f"`{name}`", _fields(kind, besides=given)] for name, kind in CODECS.items() if name != "sketched"]
+    made = [[f"`{name}`", _fields(kind, besides=given)] for name, kind in CODECS.built_in.items() if name != "sketched"]
     return markdown_table(["codec", "options"], [line for line in made if line[1]])
 
 
 def algorithms() -> str:
-    rows = [[f"`{name}`", a.summary, "updates" if a.incremental else "models", a.source] for name, a in ALGORITHMS.items()]
+    rows = [
+        [f"`{name}`", a.summary, "updates" if a.incremental else "models", a.source] for name, a in ALGORITHMS.built_in.items()
+    ]
     return markdown_table(["name", "what it does", "the server sends", "from"], rows)
 
 
 def attacks() -> str:
-    rows = [[attack.goal, f"`{name}`", attack.summary, attack.source] for name, attack in ATTACKS.items()]
+    rows = [[attack.goal, f"`{name}`", attack.summary, attack.source] for name, attack in ATTACKS.built_in.items()]
     return markdown_table(["after", "name", "what it does", "from"], rows)
 
 
 def codecs() -> str:
-    made = {name: make_codec(name, dim=1_000, size=100, clients=10) for name in CODECS}
+    made = {name: make_codec(name, dim=1_000, size=100, clients=10) for name in CODECS.built_in}
     rows = [[f"`{name}`", c.summary, _yes(c.unbiased), _sums(c), c.source] for name, c in made.items()]
     return markdown_table(["name", "what it sends", "unbiased", "sums decode", "from"], rows)
 
 
 def _sums(codec: Codec) -> str:
-    """Whether sums of packets decode, which may hang on the number of bits."""
-    return "at 32 bits" if codec.additive and getattr(codec, "bits", None) == 32 else _yes(codec.additive)
+    """Whether sums of packets decode, which may depend on the number of bits."""
+    code = codec.linear(PublicSeed(0))
+    additive = code is not None and code.additive
+    return "at 32 bits" if additive and getattr(codec, "bits", None) == 32 else _yes(additive)
 
 
 def ensembles() -> str:
@@ -214,19 +232,19 @@ def ensembles() -> str:
 
 
 def families() -> str:
-    rows = [[f"`{name}`", f.summary, f.alpha_formula, f.cost, f.source] for name, f in SKETCHES.items()]
+    rows = [[f"`{name}`", f.summary, f.alpha_formula, f.cost, f.source] for name, f in SKETCHES.built_in.items()]
     return markdown_table(["name", "what it is", "α", "cost", "definition"], rows)
 
 
 def alphas(dim: int, size: int) -> str:
-    made = {name: family(dim=dim, size=size, seed=PublicSeed(0)) for name, family in SKETCHES.items()}
+    made = {name: family(dim=dim, size=size, seed=PublicSeed(0)) for name, family in SKETCHES.built_in.items()}
     rows = [[f"`{name}`", f"{s.alpha:,.2f}", f"{s.exact_alpha:,.2f}"] for name, s in made.items()]
     return markdown_table(["name", f"`alpha` at dim {dim:,}, size {size:,}", "`exact_alpha`"], rows)
 
 
-def classes(registry: Mapping[str, type], *options: str) -> str:
+def classes(registry: Mapping[str, type]) -> str:
     """Directives that document every class of a registry."""
-    lines = [line for kind in registry.values() for line in (f".. autoclass:: {kind.__module__}.{kind.__qualname__}", *options)]
+    lines = [f".. autoclass:: {kind.__module__}.{kind.__qualname__}" for kind in registry.values()]
     return "\n".join(["```{eval-rst}", *lines, "```"])
 
 
@@ -234,6 +252,46 @@ def functions(registry: Mapping[str, Callable[..., Any]]) -> str:
     """Directives that document every function of a registry."""
     lines = [f".. autofunction:: {function.__module__}.{function.__qualname__}" for function in registry.values()]
     return "\n".join(["```{eval-rst}", *lines, "```"])
+
+
+# The tutorial on plug-ins ---------------------------------------------------------------------------------------------
+
+_EXAMPLE = ROOT / "examples" / "plugin"
+
+
+def parts() -> str:
+    """Every kind of part, where a configuration names it, its entry points, and what a part of this kind is."""
+    rows = []
+    for registry, where, contract in (
+        (SKETCHES, "`[sketch] name`", "a subclass of `sketchfed.sketches.Sketch`"),
+        (CODECS, "`[codec] name`", "a subclass of `sketchfed.codecs.Codec`"),
+        (
+            ALGORITHMS,
+            "`[algorithm] name`",
+            "a subclass of `sketchfed.algorithms.Algorithm`; its fields are keys of `[algorithm]`",
+        ),
+        (MECHANISMS, "`[privacy] name`", "a subclass of `sketchfed.privacy.GaussianNoise`"),
+        (MODELS, "`[model] name`", "a function of `shape` and `outputs` that returns a `torch.nn.Module`"),
+        (LOSSES, "`[model] loss`", "a function of outputs and targets that returns the mean loss, a scalar tensor"),
+        (METRICS, "`[model] metric`", "a function of all outputs and all targets of the test set that returns a number"),
+        (DATA_SETS, "`[data] name`", "a function that returns a `sketchfed.data.DataSet`"),
+        (PARTITIONS, "`[data] partition`", "a function of `data`, `clients` and `seed` that returns each example's client"),
+        (ATTACKS, "`sketchfed audit --attack`", f"a subclass of {_bases(ATTACKS)} in `sketchfed.attacks`"),
+        (ENGINES, "`[engine] name`", "a subclass of `sketchfed.runs.hosts.Host`"),
+    ):
+        rows.append([registry.kind, where, f"`{registry.group}`", contract])
+    return markdown_table(["kind", "named in", "entry points", "what it is"], rows)
+
+
+def _bases(registry: Registry[Any]) -> str:
+    *first, last = (f"`{base.__qualname__}`" for base in registry.bases)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def file_of_plugin(path: str) -> str:
+    """A file of the example, as a code block. Blocks of `python` are run on the page, where the package is not installed."""
+    language = "toml" if path.endswith(".toml") else "py" if path.startswith("tests/") else "python"
+    return f"```{language}\n{(_EXAMPLE / path).read_text()}```"
 
 
 def _summary(thing: object) -> str:
@@ -263,10 +321,92 @@ def _yes(value: bool) -> str:
 def _check_meanings() -> None:
     """Refuse entries of `MEANINGS` that no setting has any more."""
     known = {field.name for field in fields(Config)}
-    known |= {f"{where}.{field.name}" for where, kind in (STRUCTS | ALGORITHMS).items() for field in fields(kind)}
+    known |= {f"{where}.{field.name}" for where, kind in (STRUCTS | ALGORITHMS.built_in).items() for field in fields(kind)}
     for place in MEANINGS:
         if place not in known:
             raise LookupError(f"docs/tables.py explains {place}, which is no setting. Remove that line.")
 
 
 _check_meanings()
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def demands_of(suite: type[Suite]) -> str:
+    """What a conformance suite demands, and the check that looks at it."""
+    return markdown_table(["demand", "check"], [[text, f"`{name}`"] for name, text in demands(suite).items()])
+
+
+MADE: dict[str, Callable[[], str]] = {
+    "families": families,
+    "family_classes": lambda: classes(SKETCHES.built_in),
+    "alphas": lambda: alphas(1024, 64),
+    "algorithms": algorithms,
+    "global_rate_constant": lambda: f"{1e3 * default_global_rate(1e-6):g}",
+    "attacks": attacks,
+    "codecs": codecs,
+    "ensembles": ensembles,
+    "models": models,
+    "model_functions": lambda: functions(MODELS.built_in),
+    "data_set_functions": lambda: functions(DATA_SETS.built_in),
+    "partition_functions": lambda: functions(PARTITIONS.built_in),
+    "data_options": data_options,
+    "sketch_options": sketch_options,
+    "subspace_options": subspace_options,
+    "dome_findings": dome_findings,
+    "codec_options": codec_options,
+    "settings_top": lambda: settings(""),
+    **{f"settings_{where}": partial(settings, where) for where in STRUCTS},
+    "settings_of_algorithms": algorithm_settings,
+    "parts": parts,
+    "plugin_project": lambda: file_of_plugin("pyproject.toml"),
+    "plugin_codec": lambda: file_of_plugin("src/sketchfed_example/codec.py"),
+    "plugin_algorithm": lambda: file_of_plugin("src/sketchfed_example/algorithm.py"),
+    "plugin_data": lambda: file_of_plugin("src/sketchfed_example/data.py"),
+    "plugin_tests": lambda: file_of_plugin("tests/test_parts.py"),
+    "plugin_run": lambda: file_of_plugin("rings.toml"),
+    "sketch_demands": lambda: demands_of(SketchConformance),
+    "codec_demands": lambda: demands_of(CodecConformance),
+    "algorithm_demands": lambda: demands_of(AlgorithmConformance),
+    **costs.MADE,
+}
+"""What stands between the markers of each name."""
+MEASURED = {"slowest_tests"}
+"""Tables that depend on the machine. Other commands write them, and they are never called stale."""
+REMEDY = "Run `make tables` (python docs/tables.py) and commit what it writes."
+
+
+@cache
+def made(name: str) -> str | None:
+    if name in MEASURED:
+        return None
+    if name not in MADE:
+        raise MarkerError(f"nothing makes '{name}'. Names are {', '.join(sorted(MADE))}; docs/tables.py adds others.")
+    return MADE[name]()
+
+
+def main(arguments: Sequence[str] | None = None, pages: Iterable[Path] = PAGES) -> int:
+    parser = argparse.ArgumentParser(description="Write the tables, lists and numbers of the pages anew.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with status 1 if something is stale")
+    check: bool = parser.parse_args(arguments).check
+    found = False
+    for page in pages:
+        text = page.read_text()
+        try:
+            renewed, stale = filled(text, made)
+        except MarkerError as error:
+            print(f"{shown(page)}: {error}", file=sys.stderr)
+            return 1
+        for name in stale:
+            print(f"{shown(page)}: '{name}' is stale. {REMEDY}" if check else f"{shown(page)}: wrote '{name}'.")
+        if stale and not check:
+            page.write_text(renewed)
+        found = found or bool(stale)
+    if not found:
+        print("All tables, lists and numbers are up to date.")
+    return int(found and check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

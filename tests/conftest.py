@@ -1,19 +1,28 @@
-import logging
-import os
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is there: workers share the cores already
+import sys
 
 import pytest
-import torch
+
+from fixtures import one_thread_a_worker, warnings_are_heard  # noqa: F401
+from sketchfed.parts import _entry_points
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread_a_worker():
-    """Test workers share the cores already; threads of torch on top of that only fight."""
-    torch.set_num_threads(1)
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Installs packages of one module that announce parts: `installed("shapes", {"round": "shapes:Round"}, code, group=…)`."""
+    site, packages = tmp_path / "site", []
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
 
+    def install(package: str, announced: dict[str, str], code: str, *, group: str) -> None:
+        packages.append(package)
+        info = site / f"{package}-1.2.dist-info"
+        info.mkdir(parents=True)
+        (site / f"{package}.py").write_text(code)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        lines = [f"[{group}]", *(f"{name} = {value}" for name, value in announced.items())]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        _entry_points.cache_clear()
 
-@pytest.fixture(autouse=True)
-def _warnings_are_heard():
-    """An example of the docs silences warnings for all that comes after it in the same process."""
-    logging.getLogger("sketchfed").setLevel(logging.NOTSET)
+    yield install
+    for name in packages:
+        sys.modules.pop(name, None)
+    _entry_points.cache_clear()

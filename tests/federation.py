@@ -1,127 +1,45 @@
 """Small federations: what algorithms, engines and the server are tested with."""
 
-from collections.abc import Callable, Collection, Mapping
-
 import torch
-from torch import nn
 
-from problems import SEED, dense_model, examples
 from sketchfed import PublicSeed
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
-from sketchfed.engines import Engine, LocalEngine, Participant
-from sketchfed.protection import PrivacySettings, SecureSettings, make_protection
-from sketchfed.protection.resolve import completed_work
-from sketchfed.server import Server
-from sketchfed.training import Examples, make_trainer
-from sketchfed.vectors import flatten
+from sketchfed.protection import Clear
+from sketchfed.runs import captured_share
+from sketchfed.testing.federation import Apart, Tamper, Tap, advanced, federation, weights_of
+from sketchfed.testing.problems import SEED, data_of
+from sketchfed.wire import Packet
 
-Tamper = Callable[[dict[int, bytes]], dict[int, bytes]]
+__all__ = [
+    "CONTEXT",
+    "SEED",
+    "Apart",
+    "Tamper",
+    "Tap",
+    "advanced",
+    "captured",
+    "data_of",
+    "federation",
+    "snapshot",
+    "unprotected",
+    "weights_of",
+]
+
 CONTEXT = RoundContext(round=0, seed=SEED, client=0)
 
 
-def data_of(clients: int, *, loss: str = "squares", shape: tuple[int, ...] = (6,)) -> list[Examples]:
-    """Examples of several clients, each with a number of its own."""
-    return [examples(5 + client, shape=shape, loss=loss) for client in range(clients)]
+def unprotected(algorithm: Algorithm, dim: int, clients: int = 1) -> Clear:
+    """Everything in the clear, for clients with ten examples each."""
+    return Clear(algorithm=algorithm, dim=dim, sizes=(10,) * clients)
 
 
-class Tap:
-    """An engine that keeps all bytes it moved, and may change what comes back."""
-
-    def __init__(self, inner: Engine, tamper: Tamper = dict) -> None:
-        self.inner, self.tamper = inner, tamper
-        self.tasks: list[dict[int, bytes]] = []
-        self.replies: list[dict[int, bytes]] = []
-        self.stages: list[str] = []
-
-    @property
-    def clients(self) -> int:
-        return self.inner.clients
-
-    @property
-    def complaints(self) -> Mapping[int, str]:
-        return self.inner.complaints
-
-    @property
-    def directory(self) -> Mapping[int, bytes]:
-        return self.inner.directory
-
-    @property
-    def unheard(self) -> Collection[int]:
-        return self.inner.unheard
-
-    def acknowledge(self, rounds: Mapping[int, int]) -> None:
-        self.inner.acknowledge(rounds)
-
-    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
-        self.stages.append(stage)
-        self.tasks.append(dict(requests))
-        self.replies.append(self.tamper(dict(self.inner.ask(requests, stage))))
-        return self.replies[-1]
+def snapshot(algorithm: Algorithm, replica: Replica, seed: PublicSeed = SEED) -> Packet:
+    """The whole model as clients are given it."""
+    return algorithm.given(seed, replica.round).packet(replica)
 
 
-class Apart:
-    """An engine whose clients share nothing: each has the replica that its own tasks brought it to."""
-
-    def __init__(self, participant: Participant, data: list[Examples], start: Replica | None) -> None:
-        self.participant, self.data, self.clients = participant, data, len(data)
-        self.replicas: dict[int, Replica | None] = dict.fromkeys(range(len(data)), start)
-        self.memories: dict[int, torch.Tensor | None] = {}
-        self.complaints: dict[int, str] = {}
-
-    directory: Mapping[int, bytes] = {}  # it takes no part in secure sums
-    unheard: Collection[int] = ()
-
-    def acknowledge(self, rounds: Mapping[int, int]) -> None:
-        """Nothing waits for it: what a client keeps is kept at once."""
-
-    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
-        replies = {}
-        for client, task in requests.items():
-            self.replicas[client] = replica = self.participant.receive(self.replicas[client], task)
-            replies[client], self.memories[client] = self.participant.answer(
-                replica, self.data[client], self.memories.get(client), client
-            )
-        return replies
-
-
-def federation(
-    algorithm: Algorithm,
-    data: list[Examples],
-    *,
-    module: nn.Module | None = None,
-    loss: str = "squares",
-    seed: PublicSeed = SEED,
-    workers: int = 1,
-    apart: bool = False,
-    shared_start: bool | None = None,
-    tamper: Tamper = dict,
-    privacy: PrivacySettings | None = None,
-    secure: SecureSettings | None = None,
-) -> Server:
-    """A server over clients with this data; its engine is a `Tap`."""
-    module = module or dense_model("linear")
-    shared_start = algorithm.shows_weights if shared_start is None else shared_start
-    trainer = make_trainer(module, loss)
-    trainer.check(data[0])
-    algorithm = completed_work(algorithm.resolved(trainer.dim, len(data)), privacy).fitted(module)
-    sizes = [len(part.x) for part in data]
-    protection = make_protection(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
-    state = algorithm.begin(flatten(module))
-    participant = Participant(algorithm=algorithm, trainer=trainer, seed=seed, clients=len(data), protection=protection)
-    start = state.replica if shared_start else None
-    engine: Engine = (
-        Apart(participant, data, start)
-        if apart
-        else LocalEngine(participant, data.__getitem__, clients=len(data), start=start, workers=workers)
-    )
-    return Server(algorithm, Tap(engine, tamper), state, seed, shared_start=shared_start, protection=protection)
-
-
-def advanced(server: Server, rounds: int) -> Server:
-    for _ in range(rounds):
-        server.advance()
-    return server
-
-
-def weights_of(server: Server) -> torch.Tensor:
-    return server.state.replica.weights
+def captured(algorithm: Algorithm, replica: Replica, gradient: torch.Tensor, seed: PublicSeed = SEED) -> float | None:
+    """The share of a gradient's energy that the next round's packets carry."""
+    context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
+    code = algorithm.code(len(gradient), context)
+    return captured_share(code, [gradient]) if code.orthonormal else None

@@ -1,29 +1,14 @@
-"""Small problems and a plain training loop to compare trainers with."""
+"""A plain training loop to compare trainers with, beside the small problems of `sketchfed.testing`."""
 
 import torch
 from torch import nn
 
-from sketchfed import PublicSeed
-from sketchfed.models import build
+from sketchfed.testing.problems import SEED, dense_model, examples
 from sketchfed.training import Examples, LocalWork, Loss
 from sketchfed.training.base import batches
 from sketchfed.vectors import flatten, load
 
-SEED = PublicSeed(7)
-
-
-def examples(count: int = 23, *, shape: tuple[int, ...] = (6,), outputs: int = 4, loss: str = "cross_entropy") -> Examples:
-    generator = torch.Generator().manual_seed(count)
-    x = torch.randn(count, *shape, generator=generator)
-    if loss == "squares":
-        return Examples(x, torch.randn(count, outputs, generator=generator))
-    return Examples(x, torch.randint(outputs, (count,), generator=generator))
-
-
-def dense_model(name: str, **options: object) -> nn.Module:
-    """A built-in model of 6 inputs and 4 outputs; convex ones are moved off zero."""
-    module = build(name, shape=(6,), outputs=4, seed=SEED, **options)
-    return load(module, flatten(module) + 0.1 * torch.randn(len(flatten(module)), generator=torch.Generator().manual_seed(3)))
+__all__ = ["SEED", "by_torch", "dense_model", "examples"]
 
 
 def by_torch(module: nn.Module, loss: Loss, weights: torch.Tensor, data: Examples, work: LocalWork) -> torch.Tensor:

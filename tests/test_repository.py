@@ -9,6 +9,7 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -16,21 +17,30 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import sketchfed
+import sketchfed_lab
 from sketchfed.algorithms import ALGORITHMS
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings
+from sketchfed.cli import extensions
+from sketchfed.cli.catalogue import _registries
 from sketchfed.config import Config, DataSettings, EngineSettings, ModelSettings, load_config
 from sketchfed.protection import PrivacySettings, SecureSettings
+from sketchfed_lab.benchmarks import BENCHMARKS
+from sketchfed_lab.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LAB = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
+LAB_PAGES = sorted((ROOT / "lab").rglob("*.md"))
 PUBLIC_MODULES = (
     "sketchfed",
-    *(f"sketchfed.{name}" for name in ("algorithms", "attacks", "codecs", "data", "engines", "models", "nn", "planner")),
     *(
         f"sketchfed.{name}"
-        for name in ("privacy", "protection", "secure", "sketches", "subspaces", "tasks", "training", "wire")
+        for name in ("algorithms", "attacks", "attacks.knowledge", "audits", "caches", "cli", "codecs", "config", "data")
     ),
+    *(f"sketchfed.{name}" for name in ("draws", "errors", "flower", "kernels", "models", "nn", "planner", "privacy")),
+    *(f"sketchfed.{name}" for name in ("protection", "report", "rounds", "runs", "secure", "seeds", "sketches")),
+    *(f"sketchfed.{name}" for name in ("subspaces", "tasks", "training", "vectors", "wire")),
 )
 
 
@@ -52,8 +62,9 @@ def pins() -> dict[str, Version]:
 
 
 def requirements() -> list[Requirement]:
-    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-    return [Requirement(text) for group in groups for text in group if not text.startswith("sketchfed[")]
+    groups = [group for made in (PROJECT, LAB) for group in (made["dependencies"], *made["optional-dependencies"].values())]
+    texts = sorted({text for group in groups for text in group if not text.startswith("sketchfed")})
+    return [Requirement(text) for text in texts]
 
 
 def output_of(code: str) -> str:
@@ -61,7 +72,8 @@ def output_of(code: str) -> str:
 
 
 def test_the_version_is_the_same_everywhere():
-    assert PROJECT["version"] == sketchfed.__version__
+    assert PROJECT["version"] == LAB["version"] == sketchfed.__version__ == sketchfed_lab.__version__
+    assert f"sketchfed=={sketchfed.__version__}" in LAB["dependencies"]
     assert f"## {sketchfed.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
@@ -87,7 +99,7 @@ def test_pins_are_plain_versions_in_order():
 def test_the_readme_sets_up_and_runs_the_main_job_and_the_tests():
     main_job, tests = shell_blocks("README.md")[:2]
     assert main_job.startswith("pip install -c constraints.txt . && sketchfed ")
-    assert tests.startswith("pip install -c constraints.txt -e '.[test]' && pytest")
+    assert tests.startswith("pip install -c constraints.txt -e '.[test]' -e lab && pytest")
 
 
 def test_the_makefile_and_continuous_integration_run_the_readmes_test_command():
@@ -109,7 +121,7 @@ def test_a_bare_make_lists_every_target():
     assert all(re.search(rf"^  {target} +\S", listed, re.MULTILINE) for target in targets.split())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", [*PAGES, *LAB_PAGES], ids=named)
 def test_relative_links_and_pictures_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
@@ -118,8 +130,10 @@ def test_relative_links_and_pictures_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_dotted_name_on_a_page_exists(page):
+    """Names of entry points look like modules, and need not be."""
     names = set(re.findall(r"\bsketchfed(?:\.[A-Za-z_]\w*)+", page.read_text()))
-    for name in names:
+    groups = {registry.group for registry in _registries().values()}
+    for name in names - groups - {extensions.GROUP}:
         resolve_name(name)
 
 
@@ -127,14 +141,15 @@ def test_every_dotted_name_on_a_page_exists(page):
 def test_every_public_name_is_in_the_api_reference(module):
     reference = (ROOT / "docs" / "api.md").read_text()
     names = [name for name in import_module(module).__all__ if not name.startswith("__")]
-    missing = [name for name in names if not re.search(rf":: {re.escape(module)}\.{name}\b", reference)]
+    here = rf"(?:{re.escape(module)}|sketchfed)"  # what the top exports is listed there
+    missing = [name for name in names if not re.search(rf":: {here}\.{name}\b", reference)]
     assert not missing
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=named)
 def test_configurations_on_a_page_can_be_run(page):
-    """Those with `my_project` are about code that only a reader has."""
-    ours = [text for text in blocks(page, "toml") if "my_project" not in text]
+    """Those with `my_project` are about code that only a reader has, and those on plug-ins are about an installed package."""
+    ours = [text for text in blocks(page, "toml") if "my_project" not in text and page.name != "plugins.md"]
     assert all(load_config(tomllib.loads(text)) for text in ours)
 
 
@@ -164,10 +179,42 @@ def test_starting_up_loads_nothing_heavy(code):
     assert loaded.splitlines()[-1] == ""
 
 
+def test_the_wheel_is_light_and_has_the_library_alone(tmp_path):
+    """Recorded results and what measured them would be ten times as much."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("sketchfed-*.whl")
+    assert wheel.stat().st_size < 1_000_000
+    files = {Path(name) for name in ZipFile(wheel).namelist()}
+    package = {file for file in files if file.parts[0] == "sketchfed"}
+    assert {file.parts[0] for file in files - package} == {f"sketchfed-{sketchfed.__version__}.dist-info"}
+    ours = {file.relative_to(ROOT / "src") for file in (ROOT / "src" / "sketchfed").rglob("*.py")}
+    assert {file for file in package if file.suffix == ".py"} == ours
+
+
+def test_no_module_of_the_library_knows_the_lab():
+    """Neither by an import nor by a name that could be imported: it finds the lab's commands by their entry points."""
+    files = list((ROOT / "src").rglob("*.py"))
+    assert len(files) > 200
+    assert not [file for file in files if "sketchfed_lab" in file.read_text()]
+
+
+def test_the_makefile_knows_every_experiment_and_benchmark():
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    (experiments,) = re.findall(r"^EXPERIMENTS = (.*)$", makefile, re.MULTILINE)
+    assert set(experiments.split()) == set(EXPERIMENTS)
+    (topics,) = re.findall(r"for topic in (.*?);", makefile)
+    assert set(topics.split()) == set(BENCHMARKS) - {"versions"}  # needs a second checkout
+    assert {folder.name for folder in (ROOT / "lab" / "experiments").iterdir() if folder.is_dir()} == set(EXPERIMENTS)
+
+
+@pytest.mark.slow  # .ci/run builds the docs in a step of its own
 def test_the_docs_build_without_a_warning(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", tmp_path / "trees", "docs", tmp_path / "site"]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
+    shown = [page.name for page in (tmp_path / "site").glob("*.html") if "&lt;!--" in page.read_text()]
+    assert not shown, f"{shown} show comments of their sources"
     for page, module, registry in LISTED:
         written = (tmp_path / "site" / f"{page}.html").read_text()
         missing = [name for name in getattr(import_module(f"sketchfed.{module}"), registry) if f">{name}<" not in written]

@@ -274,7 +274,7 @@ DEEP = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(2))
 def test_ten_thousand_mutations_raise_nothing_but_wire_errors_and_reach_every_check(seed):
     complaints = Counter(outcome(data) for data in mutations(seed, 10_000))
     for check in SHALLOW + DEEP:
@@ -284,7 +284,7 @@ def test_ten_thousand_mutations_raise_nothing_but_wire_errors_and_reach_every_ch
 
 
 def test_mutations_allocate_no_more_than_their_size():
-    for data in mutations(99, 5_000):
+    for data in mutations(99, 3_000):
         peak, complaint = peak_of(data)
         assert peak < len(data) + SLACK, complaint
 

@@ -6,12 +6,13 @@ Importing this package is cheap: torch and numba load when a module that needs t
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from sketchfed.version import __version__
+
 if TYPE_CHECKING:
     from sketchfed.audits import audit
     from sketchfed.runs import Run, resume, run
     from sketchfed.seeds import PublicSeed, SecretSeed
 
-__version__ = "0.1.0"
 __all__ = ["PublicSeed", "Run", "SecretSeed", "__version__", "audit", "resume", "run"]
 
 _HOMES = {
@@ -23,8 +24,21 @@ _HOMES = {
     "run": "sketchfed.runs",
 }
 _MODULES = (
-    *("algorithms", "attacks", "audits", "codecs", "config", "data", "engines", "errors", "flower", "kernels", "models"),
-    *("planner", "plugins", "report", "runs", "seeds", "server", "sketches", "training", "vectors", "wire", "workload"),
+    *(
+        "algorithms",
+        "attacks",
+        "audits",
+        "caches",
+        "codecs",
+        "config",
+        "data",
+        "draws",
+        "errors",
+        "flower",
+        "kernels",
+        "models",
+    ),
+    *("parts", "planner", "report", "rounds", "runs", "seeds", "sketches", "training", "vectors", "wire"),
 )
 
 

@@ -2,12 +2,13 @@
 
     SketchfedError
     ├── InputError            an argument that cannot work (also a ValueError)
-    │   └── UnknownNameError  a name that no registry holds; the message lists the ones it does
+    │   ├── UnknownNameError  a name that no registry holds (also a KeyError); the message lists the ones it does
+    │   └── NotLinearError    packets that cannot be added, where noise or secure sums need sums
     ├── WireError             bytes that are not an acceptable packet (also a ValueError)
     ├── StorageError          a file or folder of a run that cannot be written or read (also an OSError)
     ├── SecureSumError        a secure sum that was abandoned, or a request that a client must not answer
     ├── LinkLostError         a federation out of reach, or a run that is over there (also a ConnectionError)
-    ├── NoReplyError          a round of a federation that nobody answered
+    ├── NoReplyError          a round that nobody answered
     ├── LoopbackError         a rehearsed federation that does not come up
     └── DivergedError         training that left the finite numbers, with the step size that theory allows
 
@@ -16,6 +17,20 @@ A message says what was given, why it fails, and what to change.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+__all__ = [
+    "DivergedError",
+    "InputError",
+    "LinkLostError",
+    "LoopbackError",
+    "NoReplyError",
+    "NotLinearError",
+    "SecureSumError",
+    "SketchfedError",
+    "StorageError",
+    "UnknownNameError",
+    "WireError",
+]
 
 
 class SketchfedError(Exception):
@@ -26,14 +41,24 @@ class InputError(SketchfedError, ValueError):
     """An argument that cannot work."""
 
 
-class UnknownNameError(InputError):
+class UnknownNameError(InputError, KeyError):
     """A name that a registry does not hold."""
+
+    __str__ = Exception.__str__  # that of KeyError puts the message in quotes
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         names = list(known)
         close = get_close_matches(str(name), names, n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""
         super().__init__(f"there is no {kind} named {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+class NotLinearError(InputError):
+    """Packets that cannot be added, and why. `code` is how they depend on vectors all the same, if that is linear."""
+
+    def __init__(self, subject: str, reason: str, code: object = None) -> None:
+        super().__init__(f"{subject} cannot be summed: {reason}")
+        self.subject, self.reason, self.code = subject, reason, code
 
 
 class WireError(SketchfedError, ValueError):
@@ -53,7 +78,7 @@ class LinkLostError(SketchfedError, ConnectionError):
 
 
 class NoReplyError(SketchfedError):
-    """A round of a federation that nobody answered, however often it was asked for."""
+    """A round that nobody answered: every client failed, or no client of a federation replied, however often it was asked."""
 
 
 class LoopbackError(SketchfedError):
@@ -62,3 +87,18 @@ class LoopbackError(SketchfedError):
 
 class DivergedError(SketchfedError):
     """Training that left the finite numbers."""
+
+
+RAISED = "it raised "
+"""How a reason begins that names an exception which is not sketchfed's own."""
+
+
+def reason(error: Exception) -> str:
+    """Why a client did not answer: an error of sketchfed in its own words, any other with its type and message.
+
+    >>> reason(KeyError("label"))
+    "it raised KeyError: 'label'"
+    """
+    if isinstance(error, SketchfedError):
+        return str(error)
+    return f"{RAISED}{type(error).__name__}: {error}".rstrip(": ")

@@ -15,6 +15,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from sketchfed.errors import InputError
 
+__all__ = [
+    "PublicSeed",
+    "SecretSeed",
+    "SecretStream",
+    "Words",
+    "secret_bytes",
+]
+
 Words = npt.NDArray[np.uint32]
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))

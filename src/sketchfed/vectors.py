@@ -8,6 +8,14 @@ from torch import Tensor, nn
 
 from sketchfed.errors import InputError
 
+__all__ = [
+    "Layout",
+    "adopt",
+    "flatten",
+    "load",
+    "trainable",
+]
+
 
 @dataclass(frozen=True)
 class Layout:

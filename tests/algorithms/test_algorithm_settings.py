@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from sketchfed import PublicSeed
-from sketchfed.algorithms import ALGORITHMS, FedAvg, Iterative, Replica, RoundContext
-from sketchfed.algorithms.base import from_snapshot, to_snapshot
+from sketchfed.algorithms import ALGORITHMS, FedAvg, Iterative, Replica, RoundContext, WholeModel
+from sketchfed.algorithms.base import stepped
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
-from sketchfed.codecs import CODECS, Dense, Sketched
+from sketchfed.codecs import CODECS, Dense, SketchCodec
 from sketchfed.errors import InputError, UnknownNameError, WireError
 from sketchfed.training import LocalWork
 from sketchfed.wire import Packet, pack, unpack
@@ -24,7 +24,7 @@ REFUSED = [
     ({"local_epochs": -1}, "local_epochs must be at least 1, got -1"),
     ({"batch": 0}, "batch must be at least 1, got 0"),
     ({"local_steps": 2, "local_epochs": 3}, "local_steps = 2 and algorithm.local_epochs = 3 contradict each other"),
-    ({"participation": 0.0}, "participation is a share of the clients, above 0 and at most 1, got 0.0"),
+    ({"participation": 0.0}, "participation is a share of the clients, so it must be above 0 and at most 1, got 0.0"),
     ({"participation": 1.5}, "participation is a share"),
     ({"participation": float("nan")}, "participation is a share"),
     ({"local_rate": 0.0}, "local_rate must be a positive number, got 0.0"),
@@ -34,7 +34,7 @@ REFUSED = [
     ({"local_momentum": 1.0}, "local_momentum must be from 0 to below 1, got 1.0"),
     ({"global_momentum": -0.1}, "global_momentum must be from 0 to below 1, got -0.1"),
     ({"weight_decay": -1e-3}, "weight_decay must not be negative, got -0.001"),
-    ({"screening": 0.5}, "screening is a multiple of the median norm, at least 1, or 0 for no screening, got 0.5"),
+    ({"screening": 0.5}, "screening is a multiple of the median norm. It must be at least 1, or 0 for no screening, got 0.5"),
     ({"screening": float("nan")}, "screening is a multiple"),
 ]
 
@@ -72,12 +72,12 @@ def test_local_work_is_one_pass_over_all_examples_unless_told_otherwise():
 
 
 def test_the_servers_step_shrinks_linearly_to_its_final_rate():
-    """And moves weights by that much, in every algorithm: `moved` and `rate_at` are shared."""
+    """And moves weights by that much, in every algorithm: `stepped` and `rate_at` are shared."""
     algorithm = FedAvg(rounds=5, global_rate=2.0, final_rate=0.5)
     assert [algorithm.rate_at(index) for index in range(7)] == [2.0, 1.75, 1.5, 1.25, 1.0, 1.0, 1.0]
     assert FedAvg(rounds=1, global_rate=2.0, final_rate=0.5).rate_at(0) == 2.0
     replica = replace(algorithm.begin(torch.zeros(3)).replica, round=4)
-    assert algorithm.moved(replica, torch.ones(3)).weights.tolist() == [1.0] * 3
+    assert stepped(algorithm, replica, torch.ones(3)).weights.tolist() == [1.0] * 3
 
 
 def test_seeds_of_rounds_and_clients_are_all_different():
@@ -91,17 +91,17 @@ def test_a_sketch_says_its_size_once():
     assert SketchSettings(ratio=0.25).size_for(1_000) == 250
     assert SketchSettings(ratio=1e-6).size_for(1_000) == 1
     assert SketchSettings(size=7).size_for(1_000) == 7
-    with pytest.raises(InputError, match=r"sketch.ratio = 0.1 and sketch.size = 5 both say the size. Remove one"):
+    with pytest.raises(InputError, match=r"sketch.ratio = 0.1 and sketch.size = 5 both set the size. Remove one"):
         SketchSettings(ratio=0.1, size=5)
 
 
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"ratio": 0.0}, "ratio is size/dim, above 0 and at most 1, got 0.0"),
+        ({"ratio": 0.0}, "ratio is size/dim, so it must be above 0 and at most 1, got 0.0"),
         ({"ratio": 1.1}, "ratio is size/dim"),
         ({"size": 0}, "size must be at least 1, got 0"),
-        ({"options": {"block": [3]}}, r"sketch.block must be a number or a text, got \[3\]"),
+        ({"options": {"block": [3]}}, r"sketch.block must be a number or text, got \[3\]"),
         ({"name": "shrt"}, "no sketch named 'shrt'. Did you mean 'srht'"),
     ],
 )
@@ -120,13 +120,13 @@ def test_labels_are_short():
 def test_a_codec_is_made_for_the_models_size():
     assert CodecSettings().codec(50, None) == Dense(dim=50)
     made = CodecSettings(name="sketched").codec(50, SketchSettings(size=5, bits=4, options={"block": 25}))
-    assert made == Sketched(dim=50, size=5, bits=4, options=(("block", 25),))
+    assert made == SketchCodec(dim=50, size=5, bits=4, options=(("block", 25),))
     with pytest.raises(UnknownNameError, match=r"no codec named 'dens'. Did you mean 'dense'"):
         CodecSettings(name="dens")
 
 
 def test_options_that_no_codec_has_are_refused_and_not_forgotten():
-    with pytest.raises(InputError, match=r"codec 'sketched' has no option 'bits'. What it sends is said in \[sketch\]"):
+    with pytest.raises(InputError, match=r"codec 'sketched' has no option 'bits'. Set its sketch in \[sketch\]"):
         CodecSettings(name="sketched", options={"bits": 4})
     for option in ("level", "dim"):
         with pytest.raises(InputError, match=f"codec 'dense' has no option '{option}'. It has .*precision"):
@@ -144,7 +144,7 @@ def test_a_codec_says_its_size_once_and_sends_a_tenth_or_all_if_it_says_nothing(
     assert CodecSettings(name="top_k", size=7).codec(1_000, None).size == 7
     assert CodecSettings(name="qsgd").codec(1_000, None).size is None
     assert CodecSettings(name="qsgd", ratio=0.1).codec(1_000, None).size == 100
-    with pytest.raises(InputError, match=r"codec.ratio = 0.1 and codec.size = 5 both say the size. Remove one"):
+    with pytest.raises(InputError, match=r"codec.ratio = 0.1 and codec.size = 5 both set the size. Remove one"):
         CodecSettings(name="top_k", ratio=0.1, size=5)
     for settings, complaint in (({"ratio": 1.5}, "ratio is size/dim"), ({"size": 0}, "size must be at least 1, got 0")):
         with pytest.raises(InputError, match=f"codec.{complaint}"):
@@ -155,7 +155,7 @@ def test_options_of_a_codec_have_its_types():
     made = CodecSettings(name="rand_proj_spatial", size=4, clients=3, options={"ensemble": "balanced", "correlation": 1})
     assert made.codec(50, None) == CODECS["rand_proj_spatial"](dim=50, size=4, clients=3, ensemble="balanced", correlation=1)
     sketched = CodecSettings(name="sketched", clients=3, options={"norm_bound": 2.0})
-    assert sketched.codec(50, SketchSettings(size=5)) == Sketched(dim=50, size=5, clients=3, norm_bound=2.0)
+    assert sketched.codec(50, SketchSettings(size=5)) == SketchCodec(dim=50, size=5, clients=3, norm_bound=2.0)
     for name, option, value, complaint in (
         ("top_k", "bits", "4", "codec.bits must be an integer, got '4'"),
         ("top_k", "bits", 4.5, "codec.bits must be an integer, got 4.5"),
@@ -172,22 +172,22 @@ def test_options_of_a_codec_have_its_types():
 def test_a_snapshot_brings_back_the_replica_bit_for_bit():
     replica = Iterative(global_momentum=0.5).resolved(30).begin(torch.randn(30)).replica
     for extras in (("velocity",), ()):
-        read = from_snapshot(unpack(pack(to_snapshot(replica, extras))), dim=30, extras=extras)
+        read = WholeModel(extras).replica(unpack(pack(WholeModel(extras).packet(replica))), 30)
         assert torch.equal(read.weights, replica.weights)
         assert (read.velocity is not None) == bool(extras)
 
 
 def test_snapshots_that_do_not_fit_are_refused():
     replica = Replica(round=3, weights=torch.ones(30), velocity=torch.ones(30))
-    whole = to_snapshot(replica, MOMENTUM)
-    assert from_snapshot(whole, dim=30, extras=MOMENTUM).round == 3
+    whole = WholeModel(MOMENTUM).packet(replica)
+    assert WholeModel(MOMENTUM).replica(whole, 30).round == 3
     for bad, dim, extras in (
         (whole, 31, MOMENTUM),
-        (to_snapshot(replica), 30, MOMENTUM),
+        (WholeModel().packet(replica), 30, MOMENTUM),
         (Packet(kind="mean", arrays=whole.arrays, scalars={"round": 3}), 30, MOMENTUM),
         (Packet(kind="snapshot", arrays=whole.arrays), 30, MOMENTUM),
         (Packet(kind="snapshot", arrays=whole.arrays, scalars={"round": -1}), 30, MOMENTUM),
         (Packet(kind="snapshot", arrays=whole.arrays, scalars={"round": "3"}), 30, MOMENTUM),
     ):
         with pytest.raises(WireError):
-            from_snapshot(bad, dim=dim, extras=extras)
+            WholeModel(extras).replica(bad, dim)

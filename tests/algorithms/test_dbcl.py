@@ -1,7 +1,5 @@
 """Double-blind learning: the same as training W through S, with neither W nor a plain gradient on the wire."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -36,7 +34,7 @@ def assert_trains_through_sketches(algorithm, module, *, rounds=2, clients=3):
     weights, data = weights_of(server), data_of(clients)
     for index in range(rounds):
         server.advance()
-        form = server.algorithm.form_at(server.seed, index)
+        form = server.algorithm.given(server.seed, index).sketch
         contexts = [RoundContext(round=index, seed=server.seed, client=client) for client in range(clients)]
         work = server.algorithm.work
         each = [trained_through(module, form, weights, data[c.client], work, c.own) for c in contexts]
@@ -77,7 +75,7 @@ def test_one_local_step_is_distributed_sgd():
     """W ← W − η·(1/m)ΣΓᵢ·Sᵀ (Zhang & Wang 2021, Eq. 2): the step of the mean loss over all clients' batches."""
     module = perceptron()
     server = federated(dbcl(local_epochs=None, local_steps=1, batch=None), module=module)
-    before, form = weights_of(server).clone().requires_grad_(True), server.algorithm.form_at(server.seed, 0)
+    before, form = weights_of(server).clone().requires_grad_(True), server.algorithm.given(server.seed, 0).sketch
     losses = [
         functional.cross_entropy(torch.func.functional_call(module, seen_weights(form, before), (part.x,)), part.y)
         for part in data_of(3)
@@ -89,11 +87,11 @@ def test_one_local_step_is_distributed_sgd():
 
 def test_dense_layers_have_the_fast_trainer_where_steps_do_not_mix_buckets():
     server = federated(dbcl())
-    trainer, context = server.engine.inner._participant.trainer, RoundContext(round=0, seed=SEED, client=0)
-    slow = federated(dbcl("srht")).algorithm.local(trainer, context)
-    fast = server.algorithm.local(trainer, context)
+    trainer = server.engine.inner._participant.trainer
+    slow = federated(dbcl("srht")).algorithm.given(SEED, 0).trainer(trainer)
+    fast = server.algorithm.given(SEED, 0).trainer(trainer)
     assert (type(fast), type(slow)) == (PerceptronTrainer, AutogradTrainer)
-    assert server.algorithm.local(trainer, replace(context, client=2)) is fast  # all clients of a round share one
+    assert server.algorithm.given(SEED, 0).trainer(trainer) is fast  # all clients of a round share one
 
 
 # --- what else may be sketched or withheld
@@ -103,7 +101,7 @@ def test_what_is_withheld_never_travels_and_never_changes():
     module = convolutional()
     server = federated(dbcl(output="withheld", biases="withheld"), module=module)
     start = Layout.of(module).views(weights_of(server).clone())
-    form = advanced(server, 3).algorithm.form_at(server.seed, 0)
+    form = advanced(server, 3).algorithm.given(server.seed, 0).sketch
     end = Layout.of(module).views(weights_of(server))
     assert form.withheld == {"0.bias", "7.bias", "9.weight", "9.bias"}
     assert not form.withheld & set(form.seen.names)
@@ -115,7 +113,7 @@ def test_what_is_withheld_never_travels_and_never_changes():
 
 
 def test_with_everything_sketched_no_array_is_plain():
-    form = federated(dbcl(output="sketched", biases="sketched")).algorithm.form_at(SEED, 0)
+    form = federated(dbcl(output="sketched", biases="sketched")).algorithm.given(SEED, 0).sketch
     assert set(form.seen.names) == set(form.sketches) == {"1.weight", "3.weight", "5.weight"}
 
 

@@ -16,7 +16,7 @@ from blind_federation import (
 )
 from torch import nn
 
-from federation import advanced, weights_of
+from federation import advanced, snapshot, weights_of
 from problems import SEED
 from sketchfed import PublicSeed
 from sketchfed.algorithms import Dbcl, FedAvg, Replica, RoundContext
@@ -38,7 +38,7 @@ def test_neither_weights_nor_a_plain_gradient_ever_travels(name, family):
     for index in range(3):
         before = weights_of(server).clone()
         server.advance()
-        form = server.algorithm.form_at(server.seed, index)
+        form = server.algorithm.given(server.seed, index).sketch
         sketched = [name for name, _ in form.layers]
         for client in server.engine.tasks[-1]:
             context = RoundContext(round=index, seed=server.seed, client=client)
@@ -56,7 +56,7 @@ def test_neither_weights_nor_a_plain_gradient_ever_travels(name, family):
 
 def weights_of_round(server, index):
     """What a client was sent, where it lies in the whole model."""
-    return server.algorithm.form_at(server.seed, index).adjoint(
+    return server.algorithm.given(server.seed, index).sketch.adjoint(
         unpack(next(iter(server.engine.tasks[index].values()))).arrays["weights"]
     )
 
@@ -65,7 +65,7 @@ def test_a_broadcast_is_the_sketch_its_seed_and_nothing_else():
     server = federated(dbcl())
     start = weights_of(server).clone()
     server.advance()
-    form = server.algorithm.form_at(server.seed, 0)
+    form = server.algorithm.given(server.seed, 0).sketch
     for task in server.engine.tasks[0].values():
         (part,) = split(task, most=2)
         packet = unpack(part)
@@ -82,7 +82,7 @@ def test_a_broadcast_is_the_sketch_its_seed_and_nothing_else():
 def test_a_sketched_layer_leaves_room_for_many_weights():
     """A broadcast has fewer numbers than W: what is orthogonal to S is not in it at all."""
     server = federated(dbcl())
-    form, weights = server.algorithm.form_at(server.seed, 0), weights_of(server)
+    form, weights = server.algorithm.given(server.seed, 0).sketch, weights_of(server)
     sketch = form.sketches["1.weight"]
     other = torch.randn(15, sketch.dim, generator=torch.Generator().manual_seed(4))
     other -= sketch.adjoint(sketch.apply(other) / sketch.loads)  # off the rows of R
@@ -94,7 +94,7 @@ def test_a_sketched_layer_leaves_room_for_many_weights():
 
 def test_every_round_has_another_sketch_and_may_have_another_size():
     server = advanced(federated(dbcl(vary=0.5)), 6)
-    forms = [server.algorithm.form_at(server.seed, index) for index in range(6)]
+    forms = [server.algorithm.given(server.seed, index).sketch for index in range(6)]
     assert len({form.layers for form in forms}) == 6
     sizes = {form.size for form in forms}
     assert len(sizes) > 2
@@ -106,9 +106,9 @@ def test_the_way_down_is_paid_by_each_who_takes_part_in_each_round():
     server = advanced(federated(dbcl(participation=0.5), clients=6), 4)
     sent = [len(task) for tasks in server.engine.tasks for task in tasks.values()]
     assert len(sent) == 4 * 3
-    assert server.ledger.downlink_bytes == sum(sent)
-    assert server.ledger.broadcast_bytes == sum(len(next(iter(tasks.values()))) for tasks in server.engine.tasks)
-    whole = len(pack(FedAvg().snapshot(server.state.replica, server.seed)))
+    assert server.tally.downlink_bytes == sum(sent)
+    assert server.tally.broadcast_bytes == sum(len(next(iter(tasks.values()))) for tasks in server.engine.tasks)
+    whole = len(pack(snapshot(FedAvg(), server.state.replica)))
     assert 0.5 < max(sent) / whole < 0.65  # half of the sketched weights, and all of the rest
 
 
@@ -118,7 +118,7 @@ def test_the_way_down_is_paid_by_each_who_takes_part_in_each_round():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"vary": 1.0}, "algorithm.vary is a share of a sketch's size, from 0 to below 1, got 1.0"),
+        ({"vary": 1.0}, "algorithm.vary is a share of a sketch's size, so it must be from 0 to below 1, got 1.0"),
         ({"output": "hidden"}, "there is no algorithm.output named 'hidden'"),
         ({"biases": 3}, "algorithm.biases"),
         ({"exclude": "1"}, "algorithm.exclude must be a list"),
@@ -139,15 +139,15 @@ def test_the_default_is_half_of_each_layers_inputs():
     config = load_config({"algorithm": {"name": "dbcl"}, "sketch": {"name": "count"}})
     assert (config.algorithm.sketch.ratio, config.label) == (0.5, "dbcl count 1/2")
     assert load_config({"algorithm": {"name": "dbcl"}}).label == "dbcl balanced 1/2"
-    form = Dbcl(sketch=SketchSettings(name="balanced", size=20)).fitted(perceptron()).form_at(SEED, 0)
+    form = Dbcl(sketch=SketchSettings(name="balanced", size=20)).resolved(1, module=perceptron()).given(SEED, 0).sketch
     assert [sketch.size for _, sketch in form.layers] == [20, 15]
 
 
 def test_a_model_with_nothing_to_sketch_is_refused():
     with pytest.raises(InputError, match="nothing of Sequential would be sketched"):
-        Dbcl().fitted(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+        Dbcl().resolved(1, module=nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
     with pytest.raises(InputError, match="'seven'"):
-        Dbcl(exclude=["seven"]).fitted(perceptron())
+        Dbcl(exclude=["seven"]).resolved(1, module=perceptron())
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_model_with_nothing_to_sketch_is_refused():
 def test_no_layer_travels_as_it_is_unless_that_is_said(layer, kind):
     module = nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 2))
     with pytest.raises(InputError, match=rf"layer '1' \({kind}\) cannot be sketched, so clients would see its weights"):
-        Dbcl().fitted(module)
-    form = Dbcl(exclude=["1"]).fitted(module).form_at(SEED, 0)
+        Dbcl().resolved(1, module=module)
+    form = Dbcl(exclude=["1"]).resolved(1, module=module).given(SEED, 0).sketch
     assert list(form.sketches) == ["0.weight"]
     assert "1.weight" in form.seen.names
 
@@ -167,20 +167,20 @@ def test_layers_that_share_weights_are_refused_too():
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     module[1].weight = module[0].weight
     with pytest.raises(InputError, match="weights of their own"):
-        Dbcl().fitted(module)
+        Dbcl().resolved(1, module=module)
 
 
 def test_a_client_refuses_sketches_that_were_not_drawn_from_the_runs_seed():
     server = federated(dbcl())
     participant = server.engine.inner._participant
-    honest = server.algorithm.snapshot(server.state.replica, SEED)
+    honest = snapshot(server.algorithm, server.state.replica)
     assert participant.receive(None, pack(honest)).round == 0
     for other in (PublicSeed(3), None):
         with pytest.raises(WireError, match="were not drawn from the run's seed"):
             participant.receive(None, pack(replace(honest, seed=other)))
     with pytest.raises(WireError, match="weights"):
         participant.receive(None, pack(replace(honest, arrays={"weights": torch.zeros(7)})))
-    whole = FedAvg().snapshot(Replica(round=0, weights=weights_of(server)), SEED)
+    whole = snapshot(FedAvg(), Replica(round=0, weights=weights_of(server)))
     with pytest.raises(WireError):
         participant.receive(None, pack(whole))
 
@@ -192,7 +192,7 @@ def test_one_bad_reply_does_not_stop_a_round(values):
 
     server = federated(dbcl(), tamper=tamper)
     server.advance()
-    assert (server.ledger.refused, server.ledger.replies) == (1, 2)
+    assert (server.tally.refused, server.tally.replies) == (1, 2)
 
 
 def test_steps_that_are_too_long_are_told_apart_from_bad_clients():

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from federation import SEED, advanced, data_of, federation, weights_of
+from federation import SEED, advanced, captured, data_of, federation, weights_of
+from federation import snapshot as snapshot_of
 from problems import dense_model
 from sketchfed.algorithms import Dome
 from sketchfed.algorithms.settings import SubspaceSettings
@@ -107,7 +108,7 @@ def test_the_ask_is_clipped_noised_and_charged_like_any_round(unit, secure):
     server.advance()
     spent = server.epsilon
     assert spent > 0
-    sent = unpack(server.ledger.updates[0]).arrays["values"]
+    sent = unpack(server.tally.updates[0]).arrays["values"]
     assert sent.norm() < 0.5 * 40
     assert float(server.state.replica.moments["centre"] @ mean_direction(bright(6))) > 0.9
     server.advance()
@@ -145,14 +146,14 @@ def test_the_map_of_the_ask_passes_the_dot_test(size):
 def test_no_gradient_is_said_to_be_captured_before_there_is_one():
     server = federation(centred(), bright(3), module=model())
     gradient = torch.ones(len(weights_of(server)))
-    assert server.algorithm.captured(server.state.replica, gradient, SEED) is None
+    assert captured(server.algorithm, server.state.replica, gradient) is None
     server.advance()
-    assert 0 < server.algorithm.captured(server.state.replica, gradient, SEED) <= 1
+    assert 0 < captured(server.algorithm, server.state.replica, gradient) <= 1
 
 
 def test_inputs_that_do_not_fit_the_first_matrix_are_refused():
     trainer = InputTrainer(make_trainer(model(), "squares"), start=0, inputs=6)
-    with pytest.raises(InputError, match="no images"):
+    with pytest.raises(InputError, match="are not images"):
         trainer.gradients(flatten(model()), Examples(torch.zeros(2, 7), torch.zeros(2, 1)))
 
 
@@ -190,13 +191,13 @@ def test_noise_in_local_steps_is_refused():
 
 def test_snapshots_without_a_direction_for_a_centre_are_refused():
     server = advanced(federation(centred(), bright(3), module=model()), 2)
-    snapshot = server.algorithm.snapshot(server.state.replica, SEED)
+    snapshot = snapshot_of(server.algorithm, server.state.replica)
     for arrays in (
         {name: array for name, array in snapshot.arrays.items() if name != "centre"},
         {**snapshot.arrays, "centre": torch.zeros(FREQUENCIES + 1)},
         {**snapshot.arrays, "centre": torch.full((FREQUENCIES,), 20.0)},
     ):
         with pytest.raises(WireError):
-            server.algorithm.received(
-                Packet(kind="snapshot", arrays=arrays, scalars=dict(snapshot.scalars)), len(weights_of(server)), SEED
+            server.algorithm.given(SEED, 2).replica(
+                Packet(kind="snapshot", arrays=arrays, scalars=dict(snapshot.scalars)), len(weights_of(server))
             )

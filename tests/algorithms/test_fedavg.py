@@ -5,7 +5,7 @@ import torch
 
 from federation import CONTEXT, SEED, advanced, data_of, federation, weights_of
 from problems import by_torch, dense_model
-from sketchfed.algorithms import FedAvg, RoundContext
+from sketchfed.algorithms import Change, FedAvg, RoundContext
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
 from sketchfed.errors import WireError
 from sketchfed.sketches import dense, make_sketch
@@ -72,7 +72,7 @@ def test_models_go_down_whole_and_updates_up_as_small_as_the_codec_makes_them():
         assert 0 < len(task) - 4 * dim < 100
     for reply in server.engine.replies[-1].values():
         assert 0 < len(reply) - 4 * 16 < 100
-    assert server.ledger.updates == []
+    assert server.tally.updates == []
 
 
 def test_feedback_what_got_across_and_what_is_kept_are_what_was_wanted():
@@ -82,7 +82,7 @@ def test_feedback_what_got_across_and_what_is_kept_are_what_was_wanted():
     for round_index in range(6):
         change = torch.randn(64, generator=generator)
         wanted_so_far += change
-        packet, memory = algorithm.client(change, memory, RoundContext(round=round_index, seed=SEED, client=0))
+        packet, memory = algorithm.client(Change(change), memory, RoundContext(round=round_index, seed=SEED, client=0))
         state, _ = algorithm.server(state, [packet], SEED)
         assert torch.allclose(state.replica.weights + memory, wanted_so_far, atol=1e-4)
 
@@ -92,7 +92,7 @@ def test_feedback_does_not_feed_on_itself():
     algorithm = FedAvg(error_feedback=True, **SKETCHED).resolved(64)
     memory, change = None, torch.ones(64) / 8
     for round_index in range(100):
-        _, memory = algorithm.client(change, memory, RoundContext(round=round_index, seed=SEED, client=0))
+        _, memory = algorithm.client(Change(change), memory, RoundContext(round=round_index, seed=SEED, client=0))
     assert memory.norm() < 4 * 64 / 16
 
 

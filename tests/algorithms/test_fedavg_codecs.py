@@ -8,8 +8,7 @@ import torch
 import sketchfed
 from federation import SEED, advanced, data_of, federation, weights_of
 from problems import dense_model
-from sketchfed.algorithms import FedAvg, RoundContext
-from sketchfed.algorithms.base import cohort
+from sketchfed.algorithms import Change, FedAvg, RoundContext, cohort
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.codecs import CODECS, option_names
 from sketchfed.codecs.feedback import encode_with_memory
@@ -72,7 +71,7 @@ def test_rounds_are_those_of_the_codec_itself(name, state):
         packets, sent, seed = [], [], SEED.child("round", index)
         for client, change in enumerate(round_changes):
             context = RoundContext(round=index, seed=SEED, client=client, replica=server.replica)
-            packet, memories[client] = algorithm.client(change, memories[client], context)
+            packet, memories[client] = algorithm.client(Change(change), memories[client], context)
             packets.append(unpack(pack(packet)))
             assert algorithm.check(packets[-1], DIM, context) > 0
             wanted = change - expected
@@ -100,7 +99,7 @@ def test_what_clients_owe_stays_bounded(name):
     """The same change for 200 rounds: what is kept of it settles at a few dozen times that change."""
     algorithm, memory, change = carried(name, error_feedback=True), None, changes(1, 1)[0, 0]
     for index in range(200):
-        _, memory = algorithm.client(change, memory, RoundContext(round=index, seed=SEED, client=0))
+        _, memory = algorithm.client(Change(change), memory, RoundContext(round=index, seed=SEED, client=0))
         assert memory.norm() < 40 * change.norm()
 
 
@@ -112,7 +111,7 @@ def test_predictions_do_not_feed_on_their_own_error(name):
     server, errors = algorithm.begin(torch.zeros(DIM)), []
     for index in range(60):
         contexts = [RoundContext(round=index, seed=SEED, client=i, replica=server.replica) for i in range(clients)]
-        packets = [algorithm.client(same[i], None, contexts[i])[0] for i in range(clients)]
+        packets = [algorithm.client(Change(same[i]), None, contexts[i])[0] for i in range(clients)]
         server, _ = algorithm.server(server, packets, SEED)
         errors.append(float((server.replica.prediction - same.mean(0)).norm() / same.mean(0).norm()))
     assert max(errors) < 2
@@ -127,7 +126,7 @@ def test_a_prediction_travels_down_with_the_model_and_is_counted():
     for one, other in zip(plain.engine.tasks[-1].values(), predicting.engine.tasks[-1].values(), strict=True):
         assert 4 * dim <= len(other) - len(one) < 4 * dim + 40
     assert predicting.engine.tasks[0] == plain.engine.tasks[0], "nobody has to be told that nothing is expected yet"
-    assert predicting.ledger.broadcast_bytes > 1.9 * plain.ledger.broadcast_bytes
+    assert predicting.tally.broadcast_bytes > 1.9 * plain.tally.broadcast_bytes
     assert torch.allclose(weights_of(plain), weights_of(predicting), atol=1e-5)
     apart = advanced(federation(FedAvg(prediction=True), data_of(3), module=dense_model("mlp"), apart=True), 3)
     assert torch.equal(weights_of(apart), weights_of(predicting)), "whoever holds nothing but what was sent gets the same"
@@ -138,7 +137,7 @@ def test_a_prediction_without_loss_is_the_last_mean():
     server = algorithm.begin(torch.zeros(DIM))
     for index, mean in enumerate(torch.randn(3, DIM, generator=torch.Generator().manual_seed(2))):
         context = RoundContext(round=index, seed=SEED, client=0, replica=server.replica)
-        server, _ = algorithm.server(server, [algorithm.client(mean, None, context)[0]], SEED)
+        server, _ = algorithm.server(server, [algorithm.client(Change(mean), None, context)[0]], SEED)
         assert torch.allclose(server.replica.prediction, mean, atol=1e-5)
 
 
@@ -154,21 +153,20 @@ RESUMED = {
 @pytest.mark.parametrize("kind", RESUMED)
 def test_a_run_resumes_bit_for_bit(kind, tmp_path):
     name, settings = RESUMED[kind]
-    base = {"algorithm": {"rounds": 6, "local_steps": 2, **settings}, "codec": {"name": name, "ratio": 0.3}}
+    base = {"algorithm": {"rounds": 5, "local_steps": 2, **settings}, "codec": {"name": name, "ratio": 0.3}}
     base |= {"data": {"clients": 6}, "model": {"hidden": [5]}, "engine": {"checkpoint_seconds": 0}}
 
     def stop(line: dict) -> None:
-        if line["round"] == stops:
+        if line["round"] == 3:
             raise KeyboardInterrupt
 
     whole = sketchfed.run(base)
-    for stops in (1, 4):
-        with pytest.raises(KeyboardInterrupt):
-            sketchfed.run(base, folder=tmp_path / str(stops), on_round=stop)
-        resumed = sketchfed.resume(tmp_path / str(stops))
-        assert torch.equal(resumed.weights, whole.weights)
-        for one, other in zip(resumed.metrics, whole.metrics, strict=True):
-            assert one | {"seconds": 0} == other | {"seconds": 0}
+    with pytest.raises(KeyboardInterrupt):
+        sketchfed.run(base, folder=tmp_path / "run", on_round=stop)
+    resumed = sketchfed.resume(tmp_path / "run")
+    assert torch.equal(resumed.weights, whole.weights)
+    for one, other in zip(resumed.metrics, whole.metrics, strict=True):
+        assert one | {"seconds": 0} == other | {"seconds": 0}
 
 
 def test_the_planned_cohort_is_the_share_that_takes_part():
@@ -196,7 +194,7 @@ def test_with_the_fewest_bits_what_clients_owe_stays_bounded_too(name):
     algorithm = FedAvg(codec=codec, sketch=sketch, error_feedback=True).resolved(DIM, 3)
     memory, change = None, changes(1, 1)[0, 0]
     for index in range(300):
-        _, memory = algorithm.client(change, memory, RoundContext(round=index, seed=SEED, client=0))
+        _, memory = algorithm.client(Change(change), memory, RoundContext(round=index, seed=SEED, client=0))
         assert memory.norm() < 100 * change.norm()
 
 
@@ -207,8 +205,8 @@ def test_replies_above_a_norm_bound_are_refused():
     low, middle, high = sorted(changed)
     server = federation(replace(bounded, codec=CodecSettings(options={"norm_bound": (middle + high) / 2})), data_of(3))
     server.advance()
-    assert (server.ledger.replies, server.ledger.refused) == (2, 1)
-    assert server.ledger.known == {client: 0 for client, norm in enumerate(changed) if norm < high}
+    assert (server.tally.replies, server.tally.refused) == (2, 1)
+    assert server.tally.known == {client: 0 for client, norm in enumerate(changed) if norm < high}
     assert low > 0
 
 
@@ -224,7 +222,7 @@ def test_clients_that_share_dice_are_numbered_by_their_place_in_the_round():
     errors = {}
     for population in (40, None):
         packets = [
-            algorithm.client(change, None, RoundContext(round=3, seed=SEED, client=client, population=population))[0]
+            algorithm.client(Change(change), None, RoundContext(round=3, seed=SEED, client=client, population=population))[0]
             for client in there
         ]
         start = algorithm.begin(torch.zeros(64))

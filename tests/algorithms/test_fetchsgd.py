@@ -7,7 +7,7 @@ import torch
 
 from federation import CONTEXT, SEED, advanced, data_of, federation, weights_of
 from problems import by_torch, dense_model
-from sketchfed.algorithms import FetchSgd, Replica, RoundContext
+from sketchfed.algorithms import Change, FetchSgd, Replica, RoundContext
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.errors import InputError, WireError
 from sketchfed.sketches import dense, make_sketch
@@ -50,7 +50,7 @@ def test_rounds_are_those_of_algorithm_1(momentum, masking):
         u = momentum * u + s @ mean_change(w, algorithm.work)  # lines 5 to 11
         e = e + 0.2 * u  # line 12
         estimates = torch.einsum("rcd,rc->rd", s, e).median(0).values  # U
-        largest = unpack(server.ledger.updates[-1]).arrays["indices"].values
+        largest = unpack(server.tally.updates[-1]).arrays["indices"].values
         others = [i for i in range(DIM) if i not in largest]
         assert estimates[largest].abs().min() > estimates[others].abs().max() - 1e-6  # Top-k
         delta = torch.zeros(DIM, dtype=torch.float64).index_copy(0, largest, estimates[largest])  # line 13
@@ -78,7 +78,7 @@ def test_heavy_coordinates_are_found():
     change = 1e-4 * torch.randn(3_000, generator=torch.Generator().manual_seed(1))
     heavy = torch.arange(7, 3_000, 300)
     change[heavy] = torch.linspace(1, 2, 10)
-    packet, memory = algorithm.client(change, None, RoundContext(round=0, seed=SEED, client=0))
+    packet, memory = algorithm.client(Change(change), None, RoundContext(round=0, seed=SEED, client=0))
     state, update = algorithm.server(algorithm.begin(torch.zeros(3_000)), [packet], SEED)
     assert memory is None
     assert torch.equal(bits_named(update, "indices", shape=(10,), bits=12), heavy)
@@ -100,7 +100,9 @@ def test_all_clients_use_one_table_in_all_rounds():
     sent = {
         tuple(tensor_named(packet, "values", shape=(ROWS, COLUMNS)).reshape(-1).tolist())
         for packet in (
-            algorithm.client(change, None, RoundContext(round=r, seed=SEED, client=c))[0] for r in (0, 5) for c in (0, 1)
+            algorithm.client(Change(change), None, RoundContext(round=r, seed=SEED, client=c))[0]
+            for r in (0, 5)
+            for c in (0, 1)
         )
     }
     assert len(sent) == 1
@@ -108,7 +110,7 @@ def test_all_clients_use_one_table_in_all_rounds():
 
 def honest() -> tuple[FetchSgd, Replica, Packet]:
     server = advanced(federation(fetching(), data_of(3)), 1)
-    return server.algorithm, Replica(round=0, weights=torch.zeros(DIM)), unpack(server.ledger.updates[0])
+    return server.algorithm, Replica(round=0, weights=torch.zeros(DIM)), unpack(server.tally.updates[0])
 
 
 def fetched(indices: list[int], *, bits: int = 5, values: object = None) -> Packet:
@@ -152,13 +154,13 @@ def test_tables_of_another_shape_are_refused(shape):
 
 def test_settings_that_cannot_work_are_refused_before_the_first_round():
     cases = [
-        ({"sketch": SketchSettings(name="srht")}, "fetches from a count sketch, got sketch.name = 'srht'"),
+        ({"sketch": SketchSettings(name="srht")}, "works only with a count sketch, got sketch.name = 'srht'"),
         ({"sketch": SketchSettings(name="count", bits=8)}, "sends float32 only, got sketch.bits = 8"),
-        ({"rows": 0}, "algorithm.rows must be odd, for medians are taken over rows; got 0"),
+        ({"rows": 0}, "algorithm.rows must be odd, because the server takes medians over rows; got 0"),
         ({"rows": 4}, "algorithm.rows must be odd"),
         ({"fetched": 0}, "algorithm.fetched must be at least 1, got 0"),
         ({"sketch": SketchSettings(name="count", size=500, bits_down=4)}, "sends float32 only"),
-        ({"sketch": SketchSettings(name="count", size=4)}, "a table of 4 cells has no 5 rows"),
+        ({"sketch": SketchSettings(name="count", size=4)}, "a table of 4 cells is too small for 5 rows"),
         ({"fetched": 101}, "algorithm.fetched = 101 exceeds the model's 100 parameters"),
     ]
     for settings, complaint in cases:

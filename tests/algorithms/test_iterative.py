@@ -8,7 +8,7 @@ from federation import CONTEXT, SEED, advanced, data_of, federation, weights_of
 from odds import mean_interval
 from problems import dense_model
 from sketchfed import PublicSeed
-from sketchfed.algorithms import Iterative, RoundContext
+from sketchfed.algorithms import Change, Iterative, RoundContext
 from sketchfed.algorithms.settings import SketchSettings, default_global_rate
 from sketchfed.errors import InputError, WireError
 from sketchfed.sketches import SKETCHES, dense, make_sketch
@@ -86,7 +86,7 @@ def test_sketches_are_the_same_for_all_clients_of_a_round_and_others_in_the_next
     algorithm, change = Iterative(sketch=SketchSettings(size=12)).resolved(28), torch.ones(28)
 
     def sent(round_index: int, client: int) -> bytes:
-        return pack(algorithm.client(change, None, RoundContext(round=round_index, seed=SEED, client=client))[0])
+        return pack(algorithm.client(Change(change), None, RoundContext(round=round_index, seed=SEED, client=client))[0])
 
     assert sent(0, 0) == sent(0, 1)
     assert len({sent(round_index, 0) for round_index in range(20)}) == 20
@@ -111,7 +111,7 @@ def test_few_bits_change_the_course_only_a_little(bits):
     rounded = Iterative(local_steps=3, global_rate=1.0, sketch=SketchSettings(size=12, bits=bits))
     one, other = (advanced(federation(algorithm, data), 1) for algorithm in (exact, rounded))
     up = max(float(unpack(reply).scalars["step"]) for reply in other.engine.replies[0].values())
-    down = float(unpack(other.ledger.updates[0]).scalars["step"])
+    down = float(unpack(other.tally.updates[0]).scalars["step"])
     r = matrix("srht", 28, 12, 0)
     assert not torch.equal(weights_of(one), weights_of(other))
     assert (weights_of(one) - weights_of(other)).abs().max() <= r.abs().sum(0).max() * (up + down) / 2
@@ -131,7 +131,7 @@ def test_projection_what_got_across_and_what_is_kept_are_what_was_wanted(family,
     for round_index in range(5):
         change = torch.randn(64, generator=generator)
         wanted = change if memory is None else change + memory
-        packet, memory = algorithm.client(change, memory, RoundContext(round=round_index, seed=SEED, client=3))
+        packet, memory = algorithm.client(Change(change), memory, RoundContext(round=round_index, seed=SEED, client=3))
         r = matrix(family, 64, 16, round_index)
         sketch = algorithm.sketch.codec(64).read(packet, SEED.child("round", round_index)).double()
         across = 16 / 64 * r.T @ sketch
@@ -145,7 +145,7 @@ def test_projection_what_got_across_and_what_is_kept_are_what_was_wanted(family,
 def test_projection_with_orthogonal_rows_splits_a_change_at_right_angles():
     algorithm, change = projection(64, size=16), torch.randn(64, generator=torch.Generator().manual_seed(1))
     for round_index in range(20):
-        _, kept = algorithm.client(change, None, RoundContext(round=round_index, seed=SEED, client=0))
+        _, kept = algorithm.client(Change(change), None, RoundContext(round=round_index, seed=SEED, client=0))
         across = change - kept
         assert float(kept @ across) == pytest.approx(0, abs=1e-3)
         assert kept.norm() < change.norm()
@@ -158,7 +158,7 @@ def test_projection_keeps_less_than_was_wanted(family):
     kept = []
     for trial in range(300):
         context = RoundContext(round=0, seed=PublicSeed(1).child("trial", trial), client=0)
-        kept.append(float((algorithm.client(change, None, context)[1].norm() / change.norm()).square()))
+        kept.append(float((algorithm.client(Change(change), None, context)[1].norm() / change.norm()).square()))
     alpha = make_sketch(family, dim=64, size=16, seed=SEED).exact_alpha
     low, high = mean_interval(kept, false_alarm=1e-6)
     assert low <= 1 - 2 / 4 + (1 + alpha) / 16 + 1e-6
@@ -177,7 +177,7 @@ def test_projection_memories_stay_bounded():
         for round_index in range(50):
             change = nn.functional.normalize(torch.randn(64, generator=generator), dim=0)
             context = RoundContext(round=round_index, seed=SEED.child("client", client), client=client)
-            _, memory = algorithm.client(change, memory, context)
+            _, memory = algorithm.client(Change(change), memory, context)
         kept.append(float(memory.square().sum()))
     assert mean_interval(kept, false_alarm=1e-6)[0] <= 4 * (1 - 1 / 4) * 4**2
 
@@ -192,7 +192,7 @@ def test_only_the_projection_form_keeps_something_for_each_client():
 def test_updates_that_do_not_fit_are_refused(bits):
     algorithm = Iterative(sketch=SketchSettings(size=12, bits=bits)).resolved(28)
     state = algorithm.begin(torch.zeros(28))
-    packet = algorithm.client(torch.ones(28), None, RoundContext(round=0, seed=SEED, client=0))[0]
+    packet = algorithm.client(Change(torch.ones(28)), None, RoundContext(round=0, seed=SEED, client=0))[0]
     _, update = algorithm.server(state, [packet], SEED)
     other = Iterative(sketch=SketchSettings(size=13, bits=bits)).resolved(28)
     wider = Iterative(sketch=SketchSettings(size=12, bits=8)).resolved(28)
@@ -204,7 +204,7 @@ def test_updates_that_do_not_fit_are_refused(bits):
 
 
 def test_settings_that_cannot_work_are_refused_before_the_first_round():
-    with pytest.raises(InputError, match=r"algorithm\.form is 'unbiased' or 'projection', got 'biased'"):
+    with pytest.raises(InputError, match=r"algorithm\.form must be 'unbiased' or 'projection', got 'biased'"):
         Iterative(form="biased")
     for bits in ({"bits": 5}, {"bits_down": 5}):
         with pytest.raises(InputError, match="got bits = 5"):
@@ -224,5 +224,5 @@ def test_the_global_rate_defaults_to_what_fits_the_compression():
 
 
 def test_one_bit_is_refused_where_what_is_lost_accumulates():
-    with pytest.raises(InputError, match="error feedback grows without end"):
+    with pytest.raises(InputError, match="error feedback grows without bound"):
         Iterative(form="projection", sketch=SketchSettings(ratio=0.1, bits=1))

@@ -1,14 +1,15 @@
 """Observations of training on a few handwritten digits: what the attacks are tested with."""
 
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 
 from sketchfed import PublicSeed
-from sketchfed.algorithms.linear import LinearMap
 from sketchfed.attacks import Observation
-from sketchfed.data import load
+from sketchfed.codecs.linear import LinearMap
+from sketchfed.data import DataSet, load
 from sketchfed.training import LOSSES, LocalWork
 from sketchfed.vectors import flatten
 
@@ -16,8 +17,13 @@ SEED = PublicSeed(11)
 STEP = LocalWork(rate=0.1, steps=1)
 
 
+@cache
+def _all_digits() -> DataSet:
+    return load("digits")
+
+
 def digits(count: int = 1, *, shape: tuple[int, ...] = (1, 8, 8), first: int = 0) -> tuple[Tensor, Tensor]:
-    data = load("digits")
+    data = _all_digits()
     return data.prepare(data.x_train[first : first + count]).reshape(count, *shape), data.y_train[first : first + count]
 
 

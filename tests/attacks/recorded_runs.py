@@ -1,24 +1,37 @@
 """Recorded runs of a few clients on handwritten digits, and what views make of them beside the truth."""
 
+import json
 from collections.abc import Iterator
+from functools import cache
 
 from observed import dense, digits
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sketchfed.attacks import Update
-from sketchfed.audits.recorded import Recorded, record, repeatable
+from sketchfed.audits.evidence import Evidence, record, repeatable
 from sketchfed.config import load_config
-from sketchfed.workload import from_config, from_objects
+from sketchfed.runs.workload import from_config, from_objects
 
 COMMON = {"rounds": 3, "local_steps": 1, "batch": 4, "local_rate": 0.1}
 
 
-def recorded(tables: dict | None = None, /, **algorithm: object) -> Recorded:
+def recorded(tables: dict | None = None, /, **algorithm: object) -> Evidence:
     """Five clients with 8 hidden units, three rounds of one step on four examples, unless something else is said.
 
-    None takes a setting out. All that is drawn follows from seeds.
+    None takes a setting out. All that is drawn follows from seeds, so equal runs are made once and shared: do not change them.
     """
+    return _recorded(json.dumps([tables, algorithm]))
+
+
+@cache
+def _recorded(asked: str) -> Evidence:
+    tables, algorithm = json.loads(asked)
+    return recorded_anew(tables, **algorithm)
+
+
+def recorded_anew(tables: dict | None = None, /, **algorithm: object) -> Evidence:
+    """As `recorded`, for a run that a fixture changes: it is shared with nobody."""
     given = tables or {}
     own = COMMON | given.get("algorithm", {}) | algorithm
     config = {
@@ -34,9 +47,22 @@ def recorded(tables: dict | None = None, /, **algorithm: object) -> Recorded:
 
 def few(
     tables: dict | None = None, /, *, each: int = 1, clients: int = 4, model: nn.Module | None = None, **algorithm: object
-) -> Recorded:
-    """Clients with a few examples each, which they use all in every round of one step, and a model given as an object."""
-    module = dense() if model is None else model
+) -> Evidence:
+    """Clients with a few examples each, which they use all in every round of one step, and a model given as an object.
+
+    Equal runs of the model of `dense()` are made once and shared: do not change them.
+    """
+    if model is None:
+        return _few_dense(json.dumps([tables, each, clients, algorithm]))
+    return _few(model, tables, each, clients, algorithm)
+
+
+@cache
+def _few_dense(asked: str) -> Evidence:
+    return _few(dense(), *json.loads(asked))
+
+
+def _few(module: nn.Module, tables: dict | None, each: int, clients: int, algorithm: dict) -> Evidence:
     shape = (1, 8, 8) if any(isinstance(layer, nn.Conv2d) for layer in module) else (64,)
     parts = [digits(each, shape=shape, first=each * client) for client in range(clients)]
     workload = from_objects(module, parts, digits(10, shape=shape, first=500), None, "classification")
@@ -45,7 +71,7 @@ def few(
     return record(repeatable(made), workload)[0]
 
 
-def compared(run: Recorded, role: str) -> Iterator[tuple[Update, Tensor, Tensor]]:
+def compared(run: Evidence, role: str) -> Iterator[tuple[Update, Tensor, Tensor]]:
     """Each update of a view, what the true examples would look like, and what was seen.
 
     All updates are there before the first is looked at: what comes later must not change what came before.

@@ -14,18 +14,19 @@ from sketchfed.attacks import ATTACKS, Guess, Reconstruction
 from sketchfed.attacks.matching import MOST, Matching
 from sketchfed.attacks.reconstruction import DeepLeakage, FirstLayer, GradientMatching, JointMatching
 from sketchfed.attacks.targets import Target
-from sketchfed.audits.recorded import Recorded
+from sketchfed.audits.evidence import Evidence
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 
 SEED = PublicSeed(5)
 ON_EXAMPLES = {name: attack for name, attack in ATTACKS.items() if issubclass(attack, Reconstruction)}
+QUICK = GradientMatching(matching=Matching(iterations=150))
 UNKNOWN = 12.0
 """What is less than so many decibels shows nothing: the mean digit comes to about ten."""
 
 
 @cache
-def undefended() -> Recorded:
+def undefended() -> Evidence:
     """One step of one example from each of five clients, in plain."""
     return recorded({"model": {"hidden": [32]}}, batch=1, rounds=1)
 
@@ -35,7 +36,7 @@ def flat(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def found(attack: Reconstruction, run: Recorded, role: str = "server", victims: int = 4) -> list[tuple[float, Target, Guess]]:
+def found(attack: Reconstruction, run: Evidence, role: str = "server", victims: int = 4) -> list[tuple[float, Target, Guess]]:
     """How close it comes to the truth, in decibels, for the first so many targets."""
     view, scores = run.view(role), []
     for number, target in enumerate(attack.targets(view)[:victims]):
@@ -47,7 +48,7 @@ def found(attack: Reconstruction, run: Recorded, role: str = "server", victims: 
     return scores
 
 
-def strength(attack: Reconstruction, run: Recorded, **given: object) -> float:
+def strength(attack: Reconstruction, run: Evidence, **given: object) -> float:
     return median(score for score, _, _ in found(attack, run, **given))
 
 
@@ -57,24 +58,24 @@ def test_there_is_a_test_of_every_registered_attack():
 
 
 def test_matching_finds_examples_where_nothing_defends():
-    """At least 25 dB; it comes to some 97."""
-    scores = found(GradientMatching(), undefended())
+    """At least 25 dB; it comes to some 80 in these few iterations."""
+    scores = found(QUICK, undefended(), victims=3)
     assert median(score for score, _, _ in scores) >= 25
     truths = [undefended().behind(0, target.first.clients) for _, target, _ in scores]
     assert [int(guess.y) for _, _, guess in scores] == [int(truth.y) for truth in truths]
 
 
 def test_matching_finds_examples_through_a_sketch_of_a_tenth():
-    """At least 18 dB; it comes to some 60."""
+    """At least 18 dB; it comes to some 25 in these few iterations."""
     run = recorded({"model": {"hidden": [32]}, "codec": {"name": "sketched"}, "sketch": {"ratio": 0.1}}, batch=1, rounds=1)
-    assert strength(GradientMatching(), run) >= 18
+    assert strength(QUICK, run, victims=3) >= 18
 
 
 @pytest.mark.parametrize("name", ["qsgd", "wangni", "top_k"])
 def test_matching_sees_through_codecs_that_leave_out_what_is_small(name):
-    """What was not sent is known to be small: at least 15 dB in half of the iterations, where 20 are usual."""
+    """What was not sent is known to be small: at least 15 dB in a fifth of the iterations, where 20 are usual."""
     run = recorded({"model": {"hidden": [32]}, "codec": {"name": name}}, batch=1, rounds=1)
-    attack = GradientMatching(matching=Matching(iterations=200, variation=0))
+    attack = GradientMatching(matching=Matching(iterations=80, variation=0))
     assert strength(attack, run, victims=3) >= 15
 
 
@@ -90,8 +91,7 @@ def test_matching_finds_a_batch():
 
 def test_matching_unrolls_local_steps():
     """Three steps on one example, seen as one change."""
-    attack = GradientMatching(matching=Matching(iterations=200))
-    assert strength(attack, few(local_steps=3), victims=1) >= 25
+    assert strength(QUICK, few(local_steps=3), victims=1) >= 25
 
 
 def test_equal_seeds_give_equal_guesses_and_steps_are_counted():
@@ -143,7 +143,7 @@ def test_units_that_are_not_active_are_passed_over():
 
 def test_joint_matching_finds_what_single_updates_do_not_show():
     """Sketches of 30 of 2,410 numbers: one says next to nothing, eight of the same example say most."""
-    run, quick = few({"sketch": {"size": 30}}, name="iterative", rounds=8), Matching(iterations=200)
+    run, quick = few({"sketch": {"size": 30}}, name="iterative", rounds=8), Matching(iterations=80)
     alone, together = (strength(kind(matching=quick), run, victims=1) for kind in (GradientMatching, JointMatching))
     assert alone < UNKNOWN
     assert together >= alone + 5
@@ -152,9 +152,9 @@ def test_joint_matching_finds_what_single_updates_do_not_show():
 def test_deep_leakage_finds_examples_of_a_smooth_model():
     """A small LeNet with sigmoids, as in its paper; four starts, of which one that fails does not matter: at least 30 dB."""
     attack = DeepLeakage(matching=replace(DeepLeakage().matching, restarts=4))
-    scores = found(attack, few(model=convolutional()))
-    assert median(score for score, _, _ in scores) >= 30
-    assert [int(guess.y) for _, _, guess in scores] == digits(4)[1].tolist()
+    scores = found(attack, few(model=convolutional()), victims=2)
+    assert min(score for score, _, _ in scores) >= 30
+    assert [int(guess.y) for _, _, guess in scores] == digits(2)[1].tolist()
 
 
 @pytest.mark.parametrize("role", ["client", "colluders"])

@@ -4,7 +4,7 @@ Seeds are fixed. Where a bound is on a cosine, its test says how far it is from 
 """
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from sketchfed.algorithms import Dbcl
 from sketchfed.attacks import ESTIMATES, Seen, cosine, relative_error, smoothing
 from sketchfed.attacks.smoothing import ROUNDING, UNKNOWN_MOVEMENT, estimated_movement, smoothed_steps, smoothed_weights
 from sketchfed.errors import InputError
-from sketchfed.server import Server
+from sketchfed.rounds.server import Server
 from sketchfed.sketches import SKETCHES, Sketch, dense, make_sketch
 from sketchfed.wire import unpack
 
@@ -176,8 +176,7 @@ def test_a_movement_that_is_wrong_by_100_hardly_matters(factor):
     assert relative_error(found[:10], steps_of(weights)[:10]) < 0.1
 
 
-@every_family
-@pytest.mark.parametrize("missed", [(), (1,), (0, 1, 3, 4)])
+@pytest.mark.parametrize(("family", "missed"), [*product(SKETCHES, [(0, 1, 3, 4)]), ("srht", ()), ("count", (1,))])
 def test_the_movement_is_estimated_by_moments(family, missed):
     """Times the moment of the weights it is that of U, which is unbiased. False alarm below 1e-6 by Student's t, each."""
     samples = []
@@ -264,7 +263,7 @@ def federated(*, clients: int = 2, rounds: int = 20, **settings) -> tuple[Server
     data = [examples(14 + client, shape=(48,)) for client in range(clients)]
     server, weights = federation(algorithm, data, module=module, loss="cross_entropy"), []
     for _ in range(rounds):
-        layout = server.algorithm.form_at(server.seed, server.round).layout
+        layout = server.algorithm.given(server.seed, server.round).sketch.layout
         weights.append(layout.views(weights_of(server))[LAYER].double())
         advanced(server, 1)
     return server, torch.stack(weights)
@@ -274,7 +273,7 @@ def received(server: Server, client: int) -> list[Seen | Sketch]:
     """What the tasks of a client, and the public seed, tell it of the layer."""
     rounds: list[Seen | Sketch] = []
     for index, tasks in enumerate(server.engine.tasks):
-        form = server.algorithm.form_at(server.seed, index)
+        form = server.algorithm.given(server.seed, index).sketch
         sketch = form.sketches[LAYER]
         if client in tasks:
             rows = form.seen.views(unpack(tasks[client]).arrays["weights"])[LAYER]
@@ -300,7 +299,7 @@ def test_of_two_clients_one_recovers_what_the_other_said():
     server, _ = federated()
     steps = smoothed_steps(received(server, client=0))
     for index in range(9):
-        form = server.algorithm.form_at(server.seed, index)
+        form = server.algorithm.given(server.seed, index).sketch
         own, other = (
             form.sketches[LAYER].adjoint(form.seen.views(unpack(server.engine.replies[index][client]).arrays["values"])[LAYER])
             for client in (0, 1)

@@ -8,14 +8,14 @@ from recorded_runs import few, recorded
 
 from sketchfed.attacks import Joint, Target, inferred, repeated
 from sketchfed.attacks.reconstruction import JointMatching
-from sketchfed.audits.recorded import Recorded
+from sketchfed.audits.evidence import Evidence
 from sketchfed.errors import InputError
 
 TINY = {"data": {"clients": 300}, "engine": {"workers": 1, "evaluate_every": 1_000}}
 """Clients with 4 or 5 examples each: a batch of one or two comes again now and then."""
 
 
-def truth(run: Recorded, index: int, client: int) -> frozenset[bytes]:
+def truth(run: Evidence, index: int, client: int) -> frozenset[bytes]:
     return frozenset(row.numpy().tobytes() for row in run.behind(index, [client]).x)
 
 
@@ -72,7 +72,7 @@ def test_a_mean_of_one_other_client_is_known_to_come_again():
     assert len(target.updates) == 4
 
 
-def joint(run: Recorded) -> tuple[Target, Joint]:
+def joint(run: Evidence) -> tuple[Target, Joint]:
     target = repeated(run.view("server").updates())[0]
     assert isinstance(target.observation, Joint)
     return target, target.observation

@@ -9,8 +9,8 @@ from recorded_runs import compared, distance, recorded
 from torch import Tensor, nn
 
 from sketchfed.attacks import View
-from sketchfed.audits.recorded import Recorded
-from sketchfed.engines import Exchange
+from sketchfed.audits.evidence import Evidence
+from sketchfed.rounds import Exchange
 from sketchfed.seeds import SecretSeed
 from sketchfed.vectors import Layout
 from sketchfed.wire import Packet, pack, unpack
@@ -62,7 +62,7 @@ def holds(tensor: Tensor, rows: Tensor) -> bool:
     return any(bool((windows == row).all(1).any()) for row in wanted)
 
 
-def views(run: Recorded) -> dict[str, View]:
+def views(run: Evidence) -> dict[str, View]:
     return {role: run.view(role) for role in run.roles}
 
 
@@ -123,7 +123,7 @@ def test_only_servers_are_given_the_final_weights_where_clients_are_not_shown_th
 # What is not a reply that the server would take -------------------------------------------------------------------------
 
 
-def changed(run: Recorded, client: int, change) -> Recorded:
+def changed(run: Evidence, client: int, change) -> Evidence:
     """The same run, with other replies of a client."""
 
     def other(each: Exchange) -> Exchange:

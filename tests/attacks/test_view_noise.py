@@ -9,7 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from sketchfed.attacks import Update
-from sketchfed.audits.recorded import Recorded
+from sketchfed.audits.evidence import Evidence
 
 FALSE_ALARM = 1e-6
 CLIENT = {"noise_multiplier": 0.05, "clip": 1.0, "delta": 1e-3, "accountant": "rdp"}
@@ -49,7 +49,7 @@ MAPPED = {
 """Noise in all coordinates of a step, behind which there is a map."""
 
 
-def noises(run: Recorded, role: str) -> list[tuple[Update, Tensor]]:
+def noises(run: Evidence, role: str) -> list[tuple[Update, Tensor]]:
     """What is noise in each update; a hidden batch may be of nobody, and then all of it is."""
     found = []
     for update in list(run.view(role).updates()):
@@ -75,8 +75,8 @@ def check_deviation(found: list[tuple[Update, Tensor]], *, more: float = 1.0) ->
 @pytest.mark.parametrize("case", SENT)
 def test_the_server_sees_noise_of_the_deviation_that_is_said(case):
     """False alarm below 1e-6."""
-    found = noises(recorded(SENT[case]), "server")
-    assert len(found) == 15
+    found = noises(recorded(SENT[case], rounds=6), "server")
+    assert len(found) == 30
     check_deviation(found)
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from recorded_runs import compared, distance, recorded
+from recorded_runs import compared, distance, recorded, recorded_anew
 
-import sketchfed.runs.loop
+import sketchfed.runs.hosts
 from sketchfed.attacks.opened import opened_sums, survivors_in
-from sketchfed.audits.recorded import Recorded
-from sketchfed.engines import LocalEngine
+from sketchfed.audits.evidence import Evidence
+from sketchfed.rounds import LocalEngine
 from sketchfed.secure import STAGES
 
 ROUNDING = 1e-4
@@ -44,12 +44,12 @@ def away(monkeypatch):
                 missing = {c for at, who in gone.items() if STAGES.index(at) <= STAGES.index(stage) for c in who}
                 return super().ask({client: r for client, r in requests.items() if client not in missing}, stage)
 
-        monkeypatch.setattr(sketchfed.runs.loop, "LocalEngine", Dropping)
+        monkeypatch.setattr(sketchfed.runs.hosts, "LocalEngine", Dropping)
 
     return vanish
 
 
-def check(run: Recorded, role: str) -> list[tuple[int, tuple[int, ...]]]:
+def check(run: Evidence, role: str) -> list[tuple[int, tuple[int, ...]]]:
     """Round and clients of each update, each of which is what the clients' examples would look like."""
     found = list(compared(run, role))
     assert all(distance(seen, values) < ROUNDING for _, seen, values in found)
@@ -78,7 +78,7 @@ def test_clients_take_their_own_part_off(case, role):
 def test_who_drops_out_is_in_the_sum_if_it_had_sent_its_part(away, case, stage):
     """Of five clients two vanish in the second round: before their masked reply, or after it. Members know who stayed."""
     away([{}, {stage: [1, 3]}])
-    run = recorded(CASES[case])
+    run = recorded_anew(CASES[case])
     stayed = (0, 1, 2, 3, 4) if STAGES.index(stage) > STAGES.index("masked") else (0, 2, 4)
     assert check(run, "secure server") == [(0, (0, 1, 2, 3, 4)), (1, stayed), (2, (0, 1, 2, 3, 4))]
     assert run.replied(1) == stayed
@@ -90,7 +90,7 @@ def test_who_drops_out_is_in_the_sum_if_it_had_sent_its_part(away, case, stage):
 def test_sums_that_were_abandoned_are_passed_over(away, stage):
     """The first attempt at the second round fails at a stage, because too few are left; the second attempt does not."""
     away([{}, {stage: [0, 1, 2, 3]}, {"masked": [2]}])
-    run = recorded(SECURE)
+    run = recorded_anew(SECURE)
     passed = [each for each in run.exchanges if each.round == 1]
     assert len({each.request for each in passed if each.stage == "keys"}) == 2
     assert [clients for _, clients in opened_sums(passed)] == [(0, 1, 3, 4)]
@@ -102,14 +102,14 @@ def test_sums_that_were_abandoned_are_passed_over(away, stage):
 def test_a_member_that_dropped_out_takes_nothing_off(away):
     """Client 0 is gone before it sent anything of the first round, and sees what the others did."""
     away([{"masked": [0]}])
-    run = recorded(SECURE)
+    run = recorded_anew(SECURE)
     view = replace(run.view("client"), members=(0,))
     told = next(iter(view.updates()))
     assert told.round == 0
     assert set(told.clients) >= {1, 2, 3, 4}
 
 
-def test_parts_that_were_clipped_are_taken_off_as_they_were(away):
+def test_parts_that_were_clipped_are_taken_off_as_they_were():
     """So little is allowed that everybody is shortened: the others' mean is one of vectors of that length."""
     run = recorded({"secure": {"clip": 0.01}})
     sums = {update.round: update.observation.values for update in run.view("secure server").updates()}

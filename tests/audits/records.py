@@ -2,8 +2,8 @@
 
 import torch
 
-from sketchfed.audits.png import png
-from sketchfed.audits.record import AuditRecord, DefenceRecord, Finding, Picture
+from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, Picture
+from sketchfed.audits.png import png_base64
 
 
 def picture(decibels: float = 31.25, side: int = 8) -> Picture:
@@ -12,7 +12,7 @@ def picture(decibels: float = 31.25, side: int = 8) -> Picture:
     distance = (steps[:, None].square() + steps[None].square()).sqrt()
     truth = (-((distance - 0.6) / 0.25).square()).exp()[None]
     error = torch.randn(truth.shape, generator=torch.Generator().manual_seed(side)) * 10 ** (-decibels / 20)
-    return Picture(truth=png(truth), guess=png(truth + error), decibels=decibels)
+    return Picture(truth=png_base64(truth), guess=png_base64(truth + error), decibels=decibels)
 
 
 def leak(score: float = 31.25, **changes) -> Finding:

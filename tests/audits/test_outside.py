@@ -10,7 +10,7 @@ from sketchfed.audits.intervals import median_interval
 from sketchfed.audits.outside import Outside
 from sketchfed.config import load_config
 from sketchfed.errors import InputError
-from sketchfed.workload import from_config
+from sketchfed.runs.workload import from_config
 
 SEED = PublicSeed(5)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from records import MEMBERS, PROPERTY, STEPS, audit, defence, held, inapplicable, leak, picture, powerless, private
 
+from sketchfed.audits.findings import Picture
 from sketchfed.audits.page import write_page
-from sketchfed.audits.record import Picture
 from sketchfed.audits.verdicts import headline, strongest
 
 NASTY = """</pre></table></style><script>alert(1)</script><img src=x onerror=alert(2)> "'&amp;"""

@@ -1,19 +1,21 @@
 """Audits from start to end, on the smallest federation that has something to find."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 
 import sketchfed
+from sketchfed.attacks import Guess, Reconstruction
 from sketchfed.audits import Effort, audit, audited, read_record
 from sketchfed.audits.defences import UNDEFENDED, embedded, is_undefended, undefended
-from sketchfed.audits.running import PAGE, Terms, subjects_of
+from sketchfed.audits.running import PAGE, AuditTerms, subjects_of
 from sketchfed.config import load_config
-from sketchfed.errors import InputError
+from sketchfed.errors import InputError, UnknownNameError
 
-EFFORT = Effort(victims=2, iterations=40, judged=8, member_rounds=3, canaries=12, shadows=20)
+EFFORT = Effort(victims=1, iterations=1, judged=3, member_rounds=3, canaries=12, shadows=20)
 WORK = {"rounds": 6, "participation": 1.0, "local_steps": 1, "batch": 1, "screening": 0.0}
 DATA = {"name": "digits", "clients": 3}
 MODEL = {"name": "mlp", "hidden": [16]}
@@ -32,7 +34,7 @@ def verdicts(record, name):
 
 
 def test_an_audit_tries_every_attack_from_every_view_and_shows_what_the_undefended_way_gives_away():
-    record = audit(defences={"sketched": SKETCHED}, effort=EFFORT)
+    record = audit(defences={"sketched": SKETCHED}, effort=replace(EFFORT, victims=2))
     assert [defence.name for defence in record.defences] == [UNDEFENDED, "sketched"]
     found = verdicts(record, UNDEFENDED)
     assert {role for role, _ in found} == {"server", "network", "client", "colluders"}
@@ -48,19 +50,53 @@ def test_an_audit_tries_every_attack_from_every_view_and_shows_what_the_undefend
     assert all(defence.epsilon is None and defence.claim == "nothing is claimed" for defence in record.defences)
 
 
-def test_equal_seeds_give_equal_audits_in_one_process_or_in_two(tmp_path):
-    subjects = subjects_of({"sketched": load_config(SKETCHED)}, seed=3)
-    terms = Terms(seed=3, effort=replace(EFFORT, victims=1, iterations=10))
-    first = audited(subjects, terms, processes=1)
-    second = audited(subjects, terms, processes=2, folder=tmp_path / "audit")
-    assert first == second == read_record(tmp_path / "audit" / "audit.json")
-    other = audited(subjects[:1], replace(terms, seed=4), processes=1)
-    assert other.defences[0].findings != first.defences[0].findings
+@dataclass(frozen=True, kw_only=True)
+class Grey(Reconstruction):
+    """Says grey, whatever it sees."""
+
+    name: ClassVar[str] = "grey"
+    summary = "grey, whatever was sent"
+    source = "here"
+
+    def reconstruct(self, target, public, seed, on_step=None):
+        return Guess(x=torch.full((target.count, *public.shape), 0.5), y=torch.zeros(target.count).long(), mismatch=1.0)
 
 
-def test_an_interrupted_audit_leaves_what_is_finished_and_goes_on_from_there(tmp_path):
-    subjects = subjects_of({"sketched": load_config(SKETCHED)}, seed=0)
-    terms = Terms(seed=0, effort=replace(EFFORT, victims=1, iterations=10))
+def test_attacks_can_be_chosen_and_be_ones_own(tmp_path):
+    chosen = [f"{__name__}:Grey", "first layer"]
+    record = audit(algorithm=tables(), effort=EFFORT, attacks=chosen, folder=tmp_path)
+    found = verdicts(record, record.defences[0].name)
+    assert {attack for _, attack in found} == {"grey", "first layer"}
+    assert found["server", "first layer"].verdict == "leaks"
+    assert found["server", "grey"].verdict != "leaks"
+    assert read_record(tmp_path / "audit.json").attacks == chosen
+    with pytest.raises(UnknownNameError, match=r"no attack named 'first'"):
+        audit(attacks=["first"])
+
+
+def test_what_an_audit_cannot_judge_is_no_attack():
+    with pytest.raises(InputError, match=r"is not a subclass of .*Reconstruction or .*StepAttack or"):
+        audit(attacks=["sketchfed.attacks.base:Attack"])
+
+
+SUBJECTS = subjects_of({"sketched": load_config(SKETCHED)}, seed=3)
+TERMS = AuditTerms(seed=3, effort=EFFORT)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    """What an audit in one process finds that nothing stops."""
+    return audited(SUBJECTS, TERMS, processes=1)
+
+
+def test_equal_seeds_give_equal_audits_in_one_process_or_in_two(uninterrupted, tmp_path):
+    second = audited(SUBJECTS, TERMS, processes=2, folder=tmp_path / "audit")
+    assert uninterrupted == second == read_record(tmp_path / "audit" / "audit.json")
+    other = audited(SUBJECTS[:1], replace(TERMS, seed=4), processes=1)
+    assert other.defences[0].findings != uninterrupted.defences[0].findings
+
+
+def test_an_interrupted_audit_leaves_what_is_finished_and_goes_on_from_there(uninterrupted, tmp_path):
     asked = []
 
     def interrupt(name, what, share):
@@ -69,15 +105,15 @@ def test_an_interrupted_audit_leaves_what_is_finished_and_goes_on_from_there(tmp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        audited(subjects, terms, processes=1, folder=tmp_path, on_stage=interrupt)
+        audited(SUBJECTS, TERMS, processes=1, folder=tmp_path, on_stage=interrupt)
     left = read_record(tmp_path / "audit.json")
     assert [defence.name for defence in left.defences] == [UNDEFENDED]
     assert not left.finished
     assert "interrupted" in (tmp_path / PAGE).read_text()
     asked.clear()
-    resumed = audited(subjects, terms, processes=1, folder=tmp_path, resume=True, on_stage=lambda name, *_: asked.append(name))
+    resumed = audited(SUBJECTS, TERMS, processes=1, folder=tmp_path, resume=True, on_stage=lambda name, *_: asked.append(name))
     assert set(asked) == {"sketched"}
-    assert resumed == audited(subjects, terms, processes=1)
+    assert resumed == uninterrupted
 
 
 def test_noise_and_secure_sums_are_audited_with_their_claim():
@@ -121,7 +157,14 @@ def test_a_users_own_model_and_data_are_audited_from_python(tmp_path):
     assert "not images" in found.reason
     assert (tmp_path / "own" / PAGE).exists()
     shown = sketchfed.audit(
-        model, None, [people(9)] * 2, test=people(60), algorithm={"algorithm": WORK}, effort=EFFORT, image=(1, 3, 3)
+        model,
+        None,
+        [people(9)] * 2,
+        test=people(60),
+        algorithm={"algorithm": WORK},
+        effort=EFFORT,
+        attacks=["first layer"],
+        image=(1, 3, 3),
     )
     assert verdicts(shown, "fedavg")["server", "first layer"].pictures
 
@@ -138,7 +181,7 @@ def test_a_model_without_second_derivatives_is_said_to_be_out_of_reach_of_matchi
     generator = torch.Generator().manual_seed(0)
     data = [(torch.rand(6, 64, generator=generator), torch.arange(6)) for _ in range(3)]
     test = (torch.rand(60, 64, generator=generator), torch.arange(60) % 10)
-    record = audit(Rounded(), None, data, test=test, algorithm={"algorithm": WORK}, effort=EFFORT)
+    record = audit(Rounded(), None, data, test=test, algorithm={"algorithm": WORK}, effort=EFFORT, attacks=["matching"])
     found = verdicts(record, "fedavg")["server", "matching"]
     assert found.verdict == "not applicable"
     assert "second derivative" in found.reason
@@ -147,7 +190,8 @@ def test_a_model_without_second_derivatives_is_said_to_be_out_of_reach_of_matchi
 
 def test_large_batches_are_said_to_be_too_much_to_look_for_with_the_worst_case_named():
     config = tables(algorithm={"local_steps": 1, "batch": 20})
-    found = verdicts(audit(defences={"plain": config}, effort=EFFORT), "plain")["server", "matching"]
+    record = audit(defences={"plain": config}, effort=EFFORT, attacks=["matching"])
+    found = verdicts(record, "plain")["server", "matching"]
     assert found.verdict == "not applicable"
     assert "20 examples or more" in found.reason
     assert "algorithm.batch = 1" in found.reason

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from functools import partial
 import pytest
 from typer.testing import CliRunner
 
+from sketchfed.audits import defence
 from sketchfed.cli import app
 from sketchfed.errors import InputError
 from sketchfed.runs import run
@@ -32,32 +32,48 @@ ratio = 0.3
 [engine]
 workers = 1
 """
-QUICK = ["--victims", "1", "--iterations", "5", "--canaries", "8", "--processes", "1"]
+QUICK = ["--victims", "1", "--iterations", "1", "--canaries", "8", "--processes", "1"]
 
 
 def invoke(*arguments):
     return CliRunner().invoke(app, ["audit", *map(str, arguments)], catch_exceptions=False)
 
 
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "mine.toml"
+@pytest.fixture(autouse=True, scope="module")
+def _attacks_do_not_try_hard():
+    """Beside the options of the command line there are some that only Python has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(defence, "Effort", partial(defence.Effort, judged=2, member_rounds=2, shadows=20))
+        yield
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("configs") / "mine.toml"
     path.write_text(CONFIG)
     return path
 
 
-def test_a_configuration_is_audited_beside_the_undefended_way(config, tmp_path):
-    result = invoke(config, "--out", tmp_path / "audit", *QUICK)
+@pytest.fixture(scope="module")
+def audit(config, _attacks_do_not_try_hard, tmp_path_factory):
+    """The folder of an audit with all attacks, and what was printed."""
+    folder = tmp_path_factory.mktemp("audits") / "audit"
+    result = invoke(config, "--out", folder, *QUICK)
     assert result.exit_code == 0
-    assert "undefended" in result.output
-    record = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    return folder, result.output
+
+
+def test_a_configuration_is_audited_beside_the_undefended_way(audit):
+    folder, printed = audit
+    assert "undefended" in printed
+    record = json.loads((folder / "audit.json").read_text())
     assert [defence["name"] for defence in record["defences"]] == ["undefended", "mine"]
-    page = (tmp_path / "audit" / "audit.html").read_text()
+    page = (folder / "audit.html").read_text()
     assert "<script" not in page
     assert "data:image/png;base64" in page
 
 
-def test_a_recorded_run_is_audited_as_it_was_sent(config, tmp_path):
+def test_a_recorded_run_is_audited_as_it_was_sent(tmp_path):
     trained = run({**_tables(), "engine": {"record": True, "workers": 1}}, folder=tmp_path / "kept")
     result = invoke(tmp_path / "kept", "--out", tmp_path / "audit", *QUICK)
     assert result.exit_code == 0
@@ -72,14 +88,18 @@ def test_a_recorded_run_is_audited_as_it_was_sent(config, tmp_path):
 
 def test_a_run_that_was_not_recorded_is_trained_again(tmp_path):
     run(_tables(), folder=tmp_path / "kept")
-    assert invoke(tmp_path / "kept", "--out", tmp_path / "audit", *QUICK).exit_code == 0
+    assert invoke(tmp_path / "kept", "--out", tmp_path / "audit", "--attack", "first layer", *QUICK).exit_code == 0
+    record = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    assert [defence["name"] for defence in record["defences"]] == ["undefended", "kept"]
 
 
-def test_an_audit_that_is_there_is_not_overwritten_unless_it_goes_on(config, tmp_path):
-    assert invoke(config, "--out", tmp_path / "audit", *QUICK).exit_code == 0
+def test_an_audit_that_is_there_is_not_overwritten_unless_it_goes_on(config, audit):
+    folder, _ = audit
+    before = (folder / "audit.json").read_text()
     with pytest.raises(InputError, match="holds an audit already"):
-        invoke(config, "--out", tmp_path / "audit", *QUICK)
-    assert invoke(config, "--out", tmp_path / "audit", "--resume", *QUICK).exit_code == 0
+        invoke(config, "--out", folder, *QUICK)
+    assert invoke(config, "--out", folder, "--resume", *QUICK).exit_code == 0
+    assert (folder / "audit.json").read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -104,9 +124,11 @@ def test_settings_do_not_change_a_run(tmp_path):
 
 
 def test_an_interrupt_ends_all_processes_and_leaves_what_is_finished(config, tmp_path):
-    out = tmp_path / "audit"
-    configs = [shutil.copy(config, tmp_path / f"{name}.toml") for name in "abc"]
-    command = [sys.executable, "-m", "sketchfed.cli", "audit", *configs, "--out", out, *QUICK[:-1], "2"]
+    """Of three ways to train two are soon done; the third would take hours, so the interrupt always comes in time."""
+    out, long = tmp_path / "audit", tmp_path / "long.toml"
+    long.write_text(CONFIG.replace("rounds = 4", "rounds = 10_000_000"))
+    command = [sys.executable, "-m", "sketchfed.cli", "audit", config, long, "--attack", "first layer", "--out", out]
+    command += [*QUICK[:-1], "2"]
     heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # who is started in the background ignores it
     with subprocess.Popen(
         command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heard

@@ -101,12 +101,12 @@ def test_other_vectors(shape):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--correlation", "21"], "lies from −1 to 20 (identical), got 21"),
-        (["--correlation", "-2"], "lies from −1 to 20 (identical), got -2"),
+        (["--correlation", "21"], "must be from −1 to 20 (identical vectors), got 21"),
+        (["--correlation", "-2"], "must be from −1 to 20 (identical vectors), got -2"),
         (["--dim", "16", "--size", "17"], "size 17 exceeds dim 16"),
         (["--size", "0"], "size must be a positive integer, got 0"),
         (["--size", "5", "--bytes", "100"], "--size 5 and --bytes 100 contradict each other"),
-        (["--bytes", "0"], "a budget is a positive number of bytes a packet, got 0"),
+        (["--bytes", "0"], "a budget must be a positive number of bytes per packet, got 0"),
         (["--bytes", "20"], "cannot send less than"),
         (["--trials", "0"], "trials must be a positive integer, got 0"),
         (["--clients", "0"], "clients must be a positive integer, got 0"),

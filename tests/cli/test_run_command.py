@@ -219,7 +219,7 @@ REFUSED = [
     (["run", "good.toml", "--set", "model.name=lenet"], "Use model 'mlp', or an image data set such as 'mnist'."),
     (["run", "good.toml", "--set", "data.clients=2000"], "Use clients <= 1,438."),
     (["run", "good.toml", "--set", "data.name=nowhere:f"], "there is no module 'nowhere'"),
-    (["run", "good.toml", "--set", "name=../up"], "name becomes a folder"),
+    (["run", "good.toml", "--set", "name=../up"], "name becomes the name of a folder"),
     (["run", "good.toml", "--out", "bad.toml"], "cannot write results to bad.toml: File exists. Choose another folder"),
     (["run", "--resume", "--set", "seed=1"], "--set and --resume do not go together"),
     (["run", "--resume", "missing"], "cannot read the configuration missing"),
@@ -243,7 +243,7 @@ def test_steps_that_are_too_long_are_named_with_what_theory_allows(here, refused
     small(here / "a.toml", name)
     said = refused("run", "a.toml", "--set", "algorithm.local_rate=1e30", "--set", "algorithm.rounds=20")
     assert "Steps are too long: local_rate = 1e+30 with 2 local steps" in said
-    assert "Theory is sure of local_rate = " in said
+    assert "Theory allows local_rate = " in said
 
 
 def test_a_damaged_run_is_one_sentence(here, refused):

@@ -103,7 +103,7 @@ def test_options_are_those_of_the_codec():
 
 @pytest.mark.parametrize("wrong", [0, -5, 2.5, True, "300"])
 def test_a_budget_is_a_positive_whole_number(wrong):
-    with pytest.raises(InputError, match="a budget is a positive number of bytes a packet, got"):
+    with pytest.raises(InputError, match="a budget must be a positive number of bytes per packet, got"):
         fit("sketched", dim=DIM, budget=wrong)
 
 

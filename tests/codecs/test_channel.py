@@ -91,8 +91,8 @@ def test_under_error_feedback_nothing_is_lost_in_the_long_run(name):
     """What clients still owe stays bounded, so the mean of all rounds goes to the mean of the vectors like 1/rounds."""
     x = vectors(CLIENTS)
     channel = Channel(codec(name), SEED, error_feedback=True)
-    means = torch.stack([channel.mean(x) for _ in range(200)]).mean(0)
-    assert float((means - x.mean(0)).norm() / x.mean(0).norm()) < 0.1
+    means = torch.stack([channel.mean(x) for _ in range(100)]).mean(0)
+    assert float((means - x.mean(0)).norm() / x.mean(0).norm()) < 20 / 100
 
 
 @pytest.mark.parametrize("name", ["rand_k", "rand_proj_spatial", "top_k", "sketched"])
@@ -125,8 +125,8 @@ def test_error_feedback_and_prediction_go_together():
     """Both account for what was lost: the mean of all rounds still goes to the mean of the vectors."""
     x = vectors(CLIENTS)
     channel = Channel(codec("top_k"), SEED, error_feedback=True, prediction=True)
-    means = torch.stack([channel.mean(x) for _ in range(200)]).mean(0)
-    assert float((means - x.mean(0)).norm() / x.mean(0).norm()) < 0.1
+    means = torch.stack([channel.mean(x) for _ in range(100)]).mean(0)
+    assert float((means - x.mean(0)).norm() / x.mean(0).norm()) < 20 / 100
 
 
 def test_wild_packets_are_refused():

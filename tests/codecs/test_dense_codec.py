@@ -71,8 +71,8 @@ def test_numbers_that_are_not_finite_are_refused(precision, bad):
 
 
 def test_only_sums_of_float32_decode():
-    assert Dense(dim=3).additive
-    assert not Dense(dim=3, precision="float16").additive
+    assert Dense(dim=3).linear(SEED).additive
+    assert not Dense(dim=3, precision="float16").linear(SEED).additive
     packet = Dense(dim=3).encode(torch.tensor([2.0, 4.0, 6.0]), SEED)
     assert Dense(dim=3).decode([replace(packet, clients=2)], SEED).tolist() == [1, 2, 3]
     half = Dense(dim=3, precision="float16")

@@ -67,16 +67,16 @@ def test_the_error_of_a_mean_is_foretold(bits, size, scale):
     assert low * 0.995 <= codec.mse(square, correlation) <= high * 1.005
 
 
-@pytest.mark.parametrize("dim", [1, 3, 20, 64, 100, 1_000])
-@pytest.mark.parametrize("shape", [normal, spiked])
+@pytest.mark.parametrize(("dim", "shape"), [(1, normal), (3, normal), (100, normal), (100, spiked)])
 @pytest.mark.parametrize("options", [{}, {"bits": 3}])
 def test_it_is_unbiased_for_short_vectors_and_for_spikes_too(dim, shape, options):
-    """The mean of 600 round trips is no further from x than its standard error allows: E‖mean − x‖² = error/600 if there is no
-    bias, and 5 + 60/dim times that comes up by chance in less than 1e-6 of all cases (Laurent & Massart 2000, on χ²).
+    """The mean of 300 round trips is no further from x than its standard error allows: E‖mean − x‖² = error/300 if there is no
+    bias, and 5 + 60/dim times that comes up by chance in less than 1e-6 of all cases (Laurent & Massart 2000, on χ²). At dim
+    100 a bias of a sixth of the error's root mean square is found with probability 0.99.
     """
-    x = shape(dim) if dim > 3 else normal(dim)
-    got = round_trips(Eden(dim=dim, **options), x, 600)
-    allowed = float((got - x).square().sum(1).mean()) / 600 * (5 + 60 / dim)
+    x = shape(dim)
+    got = round_trips(Eden(dim=dim, **options), x, 300)
+    allowed = float((got - x).square().sum(1).mean()) / 300 * (5 + 60 / dim)
     assert float((got.mean(0) - x).square().sum()) <= allowed + 1e-9
 
 
@@ -133,7 +133,7 @@ def test_the_smallest_error_is_biased_and_says_so():
 def test_what_cannot_work_is_refused():
     with pytest.raises(UnknownNameError, match="no scale named 'least'"):
         Eden(dim=100, scale="least")
-    with pytest.raises(InputError, match="depends on how many clients"):
+    with pytest.raises(InputError, match="depends on the number of clients"):
         Eden(dim=100).mse(1.0)
-    with pytest.raises(InputError, match="correlation of 3 vectors lies from −1 to 2"):
+    with pytest.raises(InputError, match="correlation of 3 vectors must be from −1 to 2"):
         Eden(dim=100, clients=3).mse(1.0, 2.5)

@@ -73,14 +73,14 @@ def test_base_vectors_are_shared_by_groups():
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"correlation": 21}, "lies from −1 to 20 (identical), got 21"),
-        ({"correlation": -1.5}, "lies from −1 to 20 (identical), got -1.5"),
+        ({"correlation": 21}, "must be from −1 to 20 (identical vectors), got 21"),
+        ({"correlation": -1.5}, "must be from −1 to 20 (identical vectors), got -1.5"),
         ({"correlation": float("nan")}, "got nan"),
         ({"clients": 1, "correlation": -0.5}, "one vector alone has correlation 0, got -0.5"),
         ({"clients": 0}, "clients must be a positive integer, got 0"),
         ({"dim": 0}, "dim must be a positive integer, got 0"),
-        ({"shape": "base", "correlation": -0.5}, "not negative, got -0.5"),
-        ({"shape": "base", "dim": 3, "correlation": 1}, "different base vectors, and there are only dim = 3"),
+        ({"shape": "base", "correlation": -0.5}, "cannot be negative, got -0.5"),
+        ({"shape": "base", "dim": 3, "correlation": 1}, "different base vectors, but there are only dim = 3"),
     ],
 )
 def test_what_cannot_be_is_refused(given, why):

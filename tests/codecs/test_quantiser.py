@@ -153,8 +153,8 @@ def test_scales_that_cannot_be_are_refused(name):
     array = SCALE_ARRAYS[name]
     right = good.arrays[array]
     for wrong, complaint in (
-        (-right, "should hold numbers from 0 to 1.2e"),
-        (right * 1e30, "should hold numbers from 0 to 1.2e"),
+        (-right, "must hold numbers from 0 to 1.2e"),
+        (right * 1e30, "must hold numbers from 0 to 1.2e"),
         (torch.cat([right, right]), rf"should carry an array '{array}' of float32\[{len(right)}\]"),
         (right.double(), "should carry an array .* of float32"),
     ):

@@ -131,14 +131,14 @@ def test_what_the_receiver_would_refuse_the_sender_refuses_already(bits):
         except InputError:
             continue
         assert torch.isfinite(received(packet, 2, bits)).all()
-    with pytest.raises(InputError, match=f"rounded to {bits} bits must be finite and at most .* larger ones"):
+    with pytest.raises(InputError, match=f"rounded to {bits} bits must be finite and at most .* larger numbers"):
         sent(torch.tensor([3.4e38]), bits)
 
 
 @every_rounded_width
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_numbers_that_are_not_finite_are_refused(bad, bits):
-    with pytest.raises(InputError, match="holds NaN, infinity or larger ones"):
+    with pytest.raises(InputError, match="holds NaN, infinity or larger numbers"):
         to_parts(torch.tensor([1.0, bad]), bits=bits, seed=SEED)
 
 

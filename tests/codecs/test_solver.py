@@ -1,6 +1,7 @@
 """The decoders, against the paper's own: eigenvectors of S, T of its eigenvalues, a pseudo-inverse."""
 
 import logging
+from itertools import product
 
 import numpy as np
 import pytest
@@ -28,8 +29,7 @@ def by_eigenvectors(ensemble: Ensemble, y: torch.Tensor, rho: float) -> torch.Te
 
 
 @pytest.mark.parametrize(("name", "dim", "size", "clients"), CASES)
-@pytest.mark.parametrize("decoder", ["dual", "cg", "auto"])
-@pytest.mark.parametrize("rho", [-0.15, 0.0, 0.5, 0.97, 1.0])
+@pytest.mark.parametrize(("decoder", "rho"), [*product(["dual", "cg"], [-0.15, 0.0, 0.97, 1.0]), ("auto", 0.5)])
 def test_both_decoders_solve_the_papers_equation(name, dim, size, clients, decoder, rho):
     ensemble = made(name, dim, size, clients)
     if name == "gaussian" and rho < 0:
@@ -80,9 +80,9 @@ def test_steps_that_lead_nowhere_end_with_a_word(caplog, monkeypatch):
     with caplog.at_level(logging.WARNING, logger="sketchfed"):
         solve(made("srht", 128, 16, 8), torch.randn(8, 16), 0.99, decoder="cg", tolerance=1e-6)
     assert "stopped after 3 steps" in caplog.text
-    assert "Believe in less correlation" in caplog.text
+    assert "Assume less correlation" in caplog.text
 
 
 def test_unknown_decoders_are_refused():
-    with pytest.raises(InputError, match="decoder is one of auto, dual, cg, got 'eig'"):
+    with pytest.raises(InputError, match="decoder must be one of auto, dual, cg, got 'eig'"):
         solve(made("srht", 64, 8, 2), torch.randn(2, 8), 0.5, decoder="eig")

@@ -103,11 +103,11 @@ def test_a_string_of_another_length_or_kind_is_refused(size):
 def test_a_wrong_number_of_coordinates_is_refused():
     few, many = sent([3, 9, 20], 64), sent(list(range(40)), 64)
     first = 3 * 4  # low bits of four each come first
-    with pytest.raises(WireError, match="array 'rows' of packet 'set' has 4 ones where 3 coordinates need 3"):
+    with pytest.raises(WireError, match="array 'rows' of packet 'set' has 4 ones, but 3 coordinates need 3"):
         received(spoilt(few, on=[first + 5]), 64, 3)
-    with pytest.raises(WireError, match="has 2 ones where 3 coordinates need 3"):
+    with pytest.raises(WireError, match="has 2 ones, but 3 coordinates need 3"):
         received(spoilt(few, off=[first]), 64, 3)
-    with pytest.raises(WireError, match="has 41 ones where 40 coordinates need 40"):
+    with pytest.raises(WireError, match="has 41 ones, but 40 coordinates need 40"):
         received(spoilt(many, on=[63]), 64, 40)
 
 
@@ -127,5 +127,5 @@ def test_a_coordinate_beyond_the_vector_is_refused():
 
 
 def test_more_coordinates_than_a_vector_has_are_refused():
-    with pytest.raises(WireError, match="is about 9 coordinates in 'rows', but a vector has 8"):
+    with pytest.raises(WireError, match="names 9 coordinates in 'rows', but a vector has 8"):
         received(sent([1], 8), 8, 9)

@@ -66,5 +66,5 @@ def test_coordinates_that_are_no_set_are_refused():
     bad = packet.arrays["rows"].values
     bad[-1] = 1 - bad[-1]
     spoilt = type(packet)(kind="top_k", arrays={**packet.arrays, "rows": Bits(bad, bits=1)}, scalars=packet.scalars)
-    with pytest.raises(WireError, match="ones where 9 coordinates need 9"):
+    with pytest.raises(WireError, match="ones, but 9 coordinates need 9"):
         codec.check(spoilt, 0)

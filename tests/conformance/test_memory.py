@@ -24,7 +24,7 @@ def resident():
 
 torch.set_num_threads(1)
 for name in SKETCHES:
-    dim, size = (2**22, 2**18) if name not in ("gaussian", "ams") else (2**22, 2)
+    dim, size = (2**21, 2**17) if name not in ("gaussian", "ams") else (2**21, 2)
     warm = make_sketch(name, dim=100, size=2, seed=PublicSeed(1))
     warm.adjoint(warm.apply(torch.ones(100)))
     x = torch.ones(dim)

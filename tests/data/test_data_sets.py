@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sketchfed.data import DATA_SETS, PARTITIONS, load
-from sketchfed.data.census import CATEGORIES, NUMBERS
+from sketchfed.data import ADULT_CATEGORIES, ADULT_NUMBERS, DATA_SETS, PARTITIONS, load
 from sketchfed.data.files import VARIABLE
 from sketchfed.data.images import CIFAR10_DEVIATION, CIFAR10_MEAN
 from sketchfed.data.shakespeare import ALPHABET
@@ -99,12 +98,12 @@ def test_cifar10_is_standardised_with_its_own_statistics_and_in_order(stored):
 def test_adult_is_standardised_and_spread_out(stored):
     data = stored("adult")
     prepared = data.prepare(data.x_train).double()
-    numbers, categories = prepared[:, : len(NUMBERS)], prepared[:, len(NUMBERS) :]
+    numbers, categories = prepared[:, : len(ADULT_NUMBERS)], prepared[:, len(ADULT_NUMBERS) :]
     assert numbers.mean(0).abs().max() < 1e-4
     assert (numbers.std(0) - 1).abs().max() < 1e-3
-    assert (categories.sum(1) == len(CATEGORIES)).all()
+    assert (categories.sum(1) == len(ADULT_CATEGORIES)).all()
     assert (categories.sum(0) > 0).all()
-    sex = categories[:, -sum(list(CATEGORIES.values())[-2:]) :][:, :2]
+    sex = categories[:, -sum(list(ADULT_CATEGORIES.values())[-2:]) :][:, :2]
     assert sex.sum(0).tolist() == [10771, 21790]
 
 

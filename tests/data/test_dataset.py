@@ -41,7 +41,11 @@ def made(**changed) -> DataSet:
         ({"y_train": torch.zeros(40)}, "must be int64 classes"),
         ({"outputs": 2}, r"from 0 to outputs - 1 = 1, got 0 to 2"),
         ({"y_test": torch.tensor([0, 1, -1, 2])}, "got -1 to 2"),
-        ({"task": "regression"}, r"finite float32 of shape \(rows, 3\)"),
+        ({"task": "regression"}, r"finite float32 with 3 numbers for each of its rows"),
+        (
+            {"task": "regression", "y_train": torch.zeros(40, 2), "y_test": torch.zeros(4, 2)},
+            r"with 3 numbers for each of its rows, got torch.float32 of shape \(40, 2\)",
+        ),
         ({"groups": torch.zeros(39, dtype=torch.int64)}, "groups must be int64, one for each of the 40"),
         ({"prepare": lambda x: x}, r"prepare must turn one row into float32 of shape \(1, 2\), got torch\.uint8"),
         ({"prepare": lambda x: x.tolist()}, "prepare must return a tensor, got list"),
@@ -136,12 +140,20 @@ def test_clients_may_be_torch_data_sets_with_a_preparation_of_their_own():
     assert float(data.prepare(data.x_train).max()) == pytest.approx(2 / 255)
 
 
-def test_regression_targets_get_columns():
-    clients = [(torch.randn(3, 5), torch.arange(3.0).double()), (torch.randn(2, 5), torch.arange(2.0).double())]
+@pytest.mark.parametrize("row", [(), (1,), (2,), (2, 3)])
+def test_regression_targets_keep_their_shape(row):
+    """A model with outputs of shape (n,) and targets of shape (n, 1) would be compared as n times n numbers."""
+    clients = [(torch.randn(n, 5), torch.randn(n, *row).double()) for n in (3, 2)]
     data, _ = from_clients(clients, test=clients[0], task="regression")
-    assert data.y_train.dtype == torch.float32
-    assert data.y_train.tolist() == [[0], [1], [2], [0], [1]]
-    assert data.outputs == 1
+    assert data.y_train.dtype == data.y_test.dtype == torch.float32
+    assert torch.equal(data.y_train, torch.cat([y for _, y in clients]).float())
+    assert data.y_test.shape == (3, *row)
+    assert data.outputs == torch.Size(row).numel()
+
+
+def test_regression_targets_of_training_and_test_have_one_shape():
+    with pytest.raises(InputError, match=r"rows of y_test have shape \(1,\), those of y_train \(\)"):
+        made(task="regression", outputs=1, y_train=torch.zeros(40), y_test=torch.zeros(4, 1))
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,32 @@
+import os
 from importlib.util import find_spec
 
 import pytest
 
+import plugin
+from fixtures import in_a_run  # noqa: F401
+
 collect_ignore_glob = [] if find_spec("flwr") else ["test_*.py"]
 
 
-@pytest.fixture
-def in_a_run(tmp_path, monkeypatch):
-    """Messages made here belong to a run, as in a ServerApp, and what nodes of this process keep goes to the test's folder."""
-    from flwr.supercore.task_identity import TaskIdentity
-
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+@pytest.fixture(scope="session")
+def plugin_site(tmp_path_factory):
+    """The folder in which the plug-in of the tutorial is installed."""
+    return plugin.install(tmp_path_factory.mktemp("plugin"))
 
 
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    """A SuperLink and three SuperNodes that are warm; each has a part of the data set that a configuration names."""
+@pytest.fixture(scope="session")
+def federation(plugin_site, tmp_path_factory):
+    """A SuperLink and three warm SuperNodes for all files. Each has a part of the data set that a configuration names.
+
+    The nodes find the modules of these tests and the plug-in.
+    """
     from own_data import CLIENTS, FOUND
 
     from sketchfed.flower.loopback import Loopback
 
-    with Loopback(tmp_path_factory.mktemp("federation"), nodes=CLIENTS, environment=FOUND) as running:
+    found = {"PYTHONPATH": os.pathsep.join([FOUND["PYTHONPATH"], str(plugin_site)])}
+    with Loopback(tmp_path_factory.mktemp("federation"), nodes=CLIENTS, environment=found) as running:
         yield running
 
 

@@ -1,6 +1,7 @@
 """A grid whose nodes answer in this process: what each keeps is its own, and what it sends can be spoilt on the way."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -9,6 +10,7 @@ from flwr.common.constant import ErrorCode
 from runs.tiny import ALGORITHMS
 from sketchfed import Run
 from sketchfed.config import load_config
+from sketchfed.flower.federation import Federation
 from sketchfed.flower.messages import RECORD, Reply, Request
 from sketchfed.flower.node import answered
 from sketchfed.flower.source import NodeSource
@@ -102,7 +104,9 @@ def tables(algorithm: str | dict[str, Any] = "fedavg", *, rounds: int = 3, **oth
 def run_on(grid: Any, tables: dict[str, Any], folder: Any = None, **given: Any) -> Run:
     """The run that a ServerApp with this grid makes of a configuration."""
     engine = {"name": "flower", "deadline": 1.0, "wait": 1.0}
-    return prepare(load_config({**tables, "engine": engine}), folder=folder, grid=grid).finish(**given)
+    return prepare(load_config({**tables, "engine": engine}), folder=folder, host=partial(Federation, grid=grid)).finish(
+        **given
+    )
 
 
 def same(one: Run, other: Run) -> bool:

@@ -11,26 +11,19 @@ pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
+from own_data import CLIENTS
 
 from sketchfed.errors import InputError
 from sketchfed.flower import Sketched
 from sketchfed.flower.connection import joined
 from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.link import SuperLink
-from sketchfed.flower.loopback import Loopback
 from sketchfed.flower.strategy import opened
 from sketchfed.privacy.accounting import Charge, Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 
 APP = Path(__file__).parents[2] / "examples" / "flower-quickstart"
-NODES = 3
 SKETCH = {"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.1}}
-
-
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    with Loopback(tmp_path_factory.mktemp("federation"), nodes=NODES) as running:
-        yield running
 
 
 @pytest.fixture
@@ -64,14 +57,12 @@ def test_five_lines_of_the_quick_start_are_changed():
 @pytest.mark.timeout(280)
 def test_whole_updates_through_the_mod_are_what_flowers_own_strategy_gives_and_messages_of_others_pass(federation, arrays):
     """Clients have equally many examples, so a mean is a weighted mean. Flower adds in float64 and another order."""
-    ours = Sketched(FedAvg(), {"algorithm": {"name": "fedavg"}})
-    result = started(federation, ours, arrays)
-    theirs = started(federation, FedAvg(fraction_evaluate=0.0), arrays)
+    ours = Sketched(FedAvg(fraction_evaluate=0.0), {"algorithm": {"name": "fedavg"}})
+    result = started(federation, ours, arrays, rounds=1)
+    theirs = started(federation, FedAvg(fraction_evaluate=0.0), arrays, rounds=1)
     torch.testing.assert_close(flat(result.arrays), flat(theirs.arrays), rtol=1e-4, atol=1e-5)
-    assert result.train_metrics_clientapp[2]["train_loss"] == pytest.approx(
-        theirs.train_metrics_clientapp[2]["train_loss"], rel=1e-4
-    )
-    assert result.evaluate_metrics_clientapp[2]["eval_acc"] > 0.9
+    losses = [made.train_metrics_clientapp[1]["train_loss"] for made in (result, theirs)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.timeout(280)
@@ -79,9 +70,10 @@ def test_sketches_travel_both_ways_and_evaluation_needs_no_whole_models(federati
     ours = Sketched(FedAvg(), SKETCH | {"algorithm": {"name": "iterative", "global_rate": 0.5}})
     result = started(federation, ours, arrays)
     whole = 4 * len(flat(arrays))
-    assert ours.server.ledger.uplink_bytes < 0.12 * 2 * NODES * whole
-    assert ours.server.ledger.downlink_bytes < 1.5 * NODES * whole  # the first model, and then sketches
+    assert ours.server.tally.uplink_bytes < 0.12 * 2 * CLIENTS * whole
+    assert ours.server.tally.downlink_bytes < 1.5 * CLIENTS * whole  # the first model, and then sketches
     assert set(result.evaluate_metrics_clientapp) == {1, 2}
+    assert result.evaluate_metrics_clientapp[2]["eval_acc"] > 0.6, "0.81 when this was written, a tenth by chance"
     assert ours.server.epsilon is None
 
 
@@ -94,7 +86,7 @@ def test_noise_and_secure_sums_keep_a_ledger_and_tell_nothing_of_single_clients(
     ours = Sketched(FedAvg(), private, ledger=tmp_path / "privacy.jsonl")
     result = started(federation, ours, arrays, rounds=1)
     kept = PrivacyLedger.load(tmp_path / "privacy.jsonl")
-    assert [entry.clients for entry in kept.entries] == [tuple(range(NODES))]
+    assert [entry.clients for entry in kept.entries] == [tuple(range(CLIENTS))]
     assert ours.server.epsilon == kept.epsilon() > 0
     assert not result.train_metrics_clientapp
     assert not result.evaluate_metrics_clientapp

@@ -77,7 +77,7 @@ def test_a_directory_that_cannot_be_read_is_refused(tmp_path, content):
 
 
 def test_a_node_that_demands_nothing_takes_part_in_anything():
-    Desk(7, {}).check_terms(None)
+    Desk(7, {}).check_terms(protection())
     Desk(7, {}).check_terms(protection(privacy={**NOISE, "insecure_noise_seed": 1}))
 
 
@@ -88,7 +88,7 @@ def test_a_node_takes_part_up_to_its_epsilon(most):
 
 def test_a_node_refuses_a_run_that_spends_more_than_it_wants_or_says_nothing_of_it():
     desk = Desk(7, {"epsilon": 2.9})
-    for offered in (None, protection(privacy={"noise_multiplier": 4.0, "delta": 1e-4}), protection(privacy=NOISE)):
+    for offered in (protection(), protection(privacy={"noise_multiplier": 4.0, "delta": 1e-4}), protection(privacy=NOISE)):
         with pytest.raises(InputError, match=r"up to ε = 2\.9"):
             desk.check_terms(offered)
 
@@ -101,7 +101,7 @@ def test_a_node_that_wants_privacy_refuses_noise_that_can_be_drawn_again():
 def test_a_node_can_demand_secure_sums():
     desk = Desk(7, {"secure": True})
     desk.check_terms(protection(secure={"clip": 1.0}))
-    for offered in (None, protection(privacy=NOISE)):
+    for offered in (protection(), protection(privacy=NOISE)):
         with pytest.raises(InputError, match="secure sums only"):
             desk.check_terms(offered)
 

@@ -1,11 +1,14 @@
 """Runs over a grid whose nodes answer in this process; those over a real one are in test_federation.py."""
 
+from functools import partial
+
 import pytest
 from fake_grid import NODES, FakeGrid, run_on, same, tables
 
 import sketchfed
 from runs.tiny import ALGORITHMS
 from sketchfed.flower.desk import write_identity
+from sketchfed.flower.federation import Federation
 from sketchfed.runs.loop import reopen
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
@@ -98,7 +101,7 @@ def test_an_interrupted_run_goes_on_with_what_its_clients_kept(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run_on(grid, chosen, tmp_path / "run", on_round=stop)
-    assert same(reopen(tmp_path / "run", grid=grid).finish(), sketchfed.run(chosen))
+    assert same(reopen(tmp_path / "run", host=partial(Federation, grid=grid)).finish(), sketchfed.run(chosen))
     assert "unset" not in grid.statuses()
 
 
@@ -113,4 +116,4 @@ def test_clients_that_go_back_with_the_server_forget_the_reply_that_was_not_used
     at_request(grid, 6, interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_on(grid, chosen, tmp_path / "run")
-    assert same(reopen(tmp_path / "run", grid=grid).finish(), sketchfed.run(chosen))
+    assert same(reopen(tmp_path / "run", host=partial(Federation, grid=grid)).finish(), sketchfed.run(chosen))

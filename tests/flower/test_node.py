@@ -2,12 +2,14 @@
 
 import own_data
 import pytest
-from fake_grid import NODES, FakeGrid, tables
+import torch
+from fake_grid import NODES, FakeGrid, run_on, tables
 
+import sketchfed
 from sketchfed.config import load_config
-from sketchfed.engines.flower import FlowerEngine
-from sketchfed.errors import InputError
+from sketchfed.errors import InputError, SketchfedError
 from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.engine import FlowerEngine
 from sketchfed.flower.enrolment import enrolled
 from sketchfed.wire import Packet, pack
 
@@ -129,12 +131,66 @@ def test_a_node_that_has_fewer_examples_than_any_had_when_they_joined_does_not_t
     assert "Its data changed since it joined" in asked.complaints[2]
 
 
-def test_a_loader_that_fails_is_reported_as_flower_does(monkeypatch):
-    settings = {node: {"partition-id": client, "data": "own_data:load"} for client, node in enumerate(NODES)}
-    asked = engine(FakeGrid(settings=settings))
-    monkeypatch.setattr(own_data, "of_client", lambda client: 1 / 0)
-    assert asked.ask(ALL) == {}
-    assert asked.complaints[0] == "its ClientApp raised: division by zero"
+OWN = {node: {"partition-id": client, "data": "own_data:load"} for client, node in enumerate(NODES)}
+
+
+def fails_at_client_1(client):
+    if client == 1:
+        raise KeyError("patient 4711")
+    return own_data.points(20 + client)
+
+
+def test_a_client_that_raises_is_left_out_with_type_and_message(monkeypatch):
+    asked = engine(FakeGrid(settings=OWN))
+    monkeypatch.setattr(own_data, "of_client", fails_at_client_1)
+    assert asked.ask(ALL).keys() == {0, 2}
+    assert asked.complaints == {1: "it raised KeyError: 'patient 4711'"}
+    assert asked.unheard == set(), "nothing left the client"
+
+
+def test_where_updates_are_hidden_the_server_learns_the_type_of_an_exception_only(monkeypatch, caplog):
+    """What an exception says may be a piece of the data. The node's own log has it."""
+    asked = engine(FakeGrid(settings=OWN), algorithm={"name": "fedavg"}, privacy={"noise_multiplier": 1.0, "delta": 1e-4})
+    monkeypatch.setattr(own_data, "of_client", fails_at_client_1)
+    assert asked.ask(ALL).keys() == {0, 2}
+    assert asked.complaints[1].startswith("it raised KeyError; ")
+    assert "4711" not in asked.complaints[1]
+    assert "it raised KeyError: 'patient 4711'" in caplog.text
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_who_wants_a_node_to_end_is_heard(monkeypatch, error):
+    def leave(client):
+        raise error
+
+    asked = engine(FakeGrid(settings=OWN))
+    monkeypatch.setattr(own_data, "of_client", leave)
+    with pytest.raises(error):
+        asked.ask(ALL)
+
+
+def test_random_transforms_on_nodes_are_those_of_the_local_engine():
+    settings = {node: {"partition-id": client, "data": "own_scans:load"} for client, node in enumerate(NODES)}
+    chosen, frozen = (
+        tables("fedavg") | {"data": {"name": f"own_scans:{name}", "partition": "natural"}} for name in ("data", "once")
+    )
+    there, here = run_on(FakeGrid(settings=settings), chosen), sketchfed.run(chosen)
+    assert torch.equal(there.weights, here.weights)
+    assert not torch.equal(sketchfed.run(frozen).weights, here.weights)
+
+
+def test_a_node_can_have_its_dataset_read_once():
+    settings = {node: {"partition-id": client, "data": "own_scans:load"} for client, node in enumerate(NODES)}
+    for own in settings.values():
+        own["redraw"] = False
+    first, again = (engine(FakeGrid(settings=settings)).ask(ALL) for _ in range(2))
+    assert first == again
+    for own in settings.values():
+        own["redraw"] = True
+    assert engine(FakeGrid(settings=settings)).ask(ALL) != first
+    settings[NODES[1]]["redraw"] = "never"
+    with pytest.raises(SketchfedError, match="redraw must be true or false, got 'never'"):
+        engine(FakeGrid(settings=settings))
 
 
 def test_runs_one_after_the_other_do_not_mix():

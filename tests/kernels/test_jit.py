@@ -1,51 +1,70 @@
+"""What is compiled is kept on disk where that is possible, and dropped when any source changes."""
+
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import sketchfed
+import pytest
 
-PROGRAM = """
-import numba
+import sketchfed.kernels.jit
+
+CALLEE = """
+from kernels.jit import kernel
+
+@kernel
+def power(x, n):
+    return x**n
+"""
+CALLER = """
+from kernels.callee import power
+from kernels.jit import kernel
+
+@kernel
+def twice(x, n):
+    return 2 * power(x, n)
+"""
+UNCACHED = """
 from numba.core.caching import FunctionCache
 
 def no_place(*_):
     raise RuntimeError("cannot cache function: no locator available")
 
 FunctionCache.__init__ = no_place
-import torch
-from sketchfed import PublicSeed
-from sketchfed.sketches import make_sketch
-sketch = make_sketch("sampling", dim=10, size=5, seed=PublicSeed(1))
-print(sketch.apply(torch.ones(10)).square().sum().item())
+"""
+PROGRAM = """
+from kernels.caller import twice
+
+print(twice(3.0, 4))
 """
 
 
-def test_kernels_work_where_nothing_can_be_cached():
-    said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200, check=True)
-    assert abs(float(said.stdout) - 10) < 1e-5
-
-
-def test_what_is_kept_on_disk_is_dropped_when_a_callee_changes(tmp_path):
-    copy = shutil.copytree(
-        Path(sketchfed.__file__).parent, tmp_path / "sketchfed", ignore=shutil.ignore_patterns("__pycache__")
-    )
+@pytest.fixture
+def printed(tmp_path):
+    """Runs a program beside a package of two small kernels, with a torch that is imported in no time: only its name is used."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    shutil.copy(Path(sketchfed.kernels.jit.__file__), folder)
+    (folder / "callee.py").write_text(CALLEE)
+    (folder / "caller.py").write_text(CALLER)
+    (tmp_path / "torch.py").write_text("Tensor = object")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    program = """
-from sketchfed import PublicSeed
-from sketchfed.kernels.draws import subset
-print(subset(PublicSeed(1).stream, dim=1000, size=5))
-"""
 
-    def drawn() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        ).stdout
+    def run(program: str) -> float:
+        command = [sys.executable, "-c", program]
+        return float(subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True).stdout)
 
-    before = drawn()
-    assert drawn() == before
+    return run
+
+
+def test_kernels_work_where_nothing_can_be_cached(printed, tmp_path):
+    assert printed(UNCACHED + PROGRAM) == 162
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_kept_on_disk_is_dropped_when_a_callee_changes(printed, tmp_path):
+    assert printed(PROGRAM) == 162
     assert list((tmp_path / "cache").rglob("*.nbi"))
-    callee = copy / "kernels" / "philox.py"
-    callee.write_text(callee.read_text().replace("0xD2511F53", "0xD2511F55"))
-    assert drawn() != before
+    (tmp_path / "kernels" / "callee.py").write_text(CALLEE.replace("x**n", "x**n + 1"))
+    assert printed(PROGRAM) == 164

@@ -6,8 +6,8 @@ from torch import nn
 
 from problems import SEED
 from sketchfed.algorithms import Dbcl
-from sketchfed.algorithms.linear import LinearCode
 from sketchfed.algorithms.settings import SketchSettings
+from sketchfed.codecs.linear import LinearCode
 from sketchfed.training.blind import client_form
 from sketchfed.vectors import Layout, flatten, load
 
@@ -23,7 +23,7 @@ def model() -> nn.Module:
 
 
 def form_of(family, options):
-    return Dbcl(sketch=SketchSettings(name=family, ratio=0.5), **options).fitted(model()).form_at(SEED, 0)
+    return Dbcl(sketch=SketchSettings(name=family, ratio=0.5), **options).resolved(1, module=model()).given(SEED, 0).sketch
 
 
 def numbers(count, seed=0):
@@ -86,7 +86,7 @@ def test_what_is_withheld_can_be_rebuilt_by_anyone():
 
 def test_a_model_may_be_a_single_layer():
     layer = nn.Linear(8, 2)
-    form = Dbcl(output="sketched").fitted(layer).form_at(SEED, 0)
+    form = Dbcl(output="sketched").resolved(1, module=layer).given(SEED, 0).sketch
     assert dict(zip(form.seen.names, form.seen.shapes, strict=True)) == {"weight": (2, 4), "bias": (2,)}
     torch.testing.assert_close(flatten(client_form(layer, form)), form.apply(flatten(layer)))
 
@@ -95,7 +95,7 @@ def test_parameters_that_do_not_train_are_part_of_the_model_and_not_of_what_trav
     module = model()
     module[0].bias.requires_grad_(False)
     module[2].weight.requires_grad_(False)
-    form = Dbcl(biases="sketched").fitted(module).form_at(SEED, 0)
+    form = Dbcl(biases="sketched").resolved(1, module=module).given(SEED, 0).sketch
     assert form.layout == Layout.of(module)
     assert list(form.sketches) == ["0.weight"]
     assert not form.folded

@@ -62,14 +62,17 @@ def test_concentrated_curvature_makes_sketches_cheaper_than_sending_everything()
 
 @pytest.mark.parametrize("name", SKETCHES)
 def test_the_curvature_alpha_bounds_what_a_step_meets(name):
-    """gᵀ·E[RᵀRHRᵀR]·g ≤ (1 + α)λ‖g‖² for three g. False alarm below 1e-6 for each by Student's t, one-sided."""
+    """gᵀ·E[RᵀRHRᵀR]·g ≤ (1 + α)λ‖g‖² for three g. False alarm below 1e-6 for each by Student's t, one-sided.
+
+    With 1,000 sketches, a mean that exceeds the bound by 0.23 standard deviations is found with probability 0.99.
+    """
     dim, size = 12, 3
     generator = torch.Generator().manual_seed(7)
     root = torch.randn(dim, dim, generator=generator, dtype=torch.float64) * torch.tensor([3.0, 1.0] + [0.3] * 10)
     curvature = root.T @ root
     values, vectors = torch.linalg.eigh(curvature)
     problem = Problem(smoothness=100.0, top_curvature=float(values[-1]), total_curvature=float(values.sum()))
-    drawn = [make_sketch(name, dim=dim, size=size, seed=PublicSeed(draw)) for draw in range(3_000)]
+    drawn = [make_sketch(name, dim=dim, size=size, seed=PublicSeed(draw)) for draw in range(1_000)]
     matrices = torch.stack([dense(sketch) for sketch in drawn])
     limit = (1 + curvature_alpha(problem, drawn[0])) * values[-1]
     for g in (vectors[:, -1], vectors[:, 0], torch.nn.functional.normalize(root[0], dim=0)):

@@ -76,16 +76,17 @@ def test_a_round_is_that_of_the_algorithm():
 
 def test_a_trajectory_that_diverges_is_left_and_spoils_no_other():
     problem = regression()
-    both = after(400, simulate(problem, rates=[100.0, 0.01], runs=2, sketch_at=sketches("srht")))
-    alone = after(400, simulate(problem, rates=[0.01], runs=2, sketch_at=sketches("srht")))
+    both = after(150, simulate(problem, rates=[100.0, 0.01], runs=2, sketch_at=sketches("srht")))
+    alone = after(150, simulate(problem, rates=[0.01], runs=2, sketch_at=sketches("srht")))
     assert bool(torch.isfinite(both.w).all())
     assert both.w[:, 0].norm() > 1e6
     assert torch.allclose(both.w[:, 1], alone.w[:, 0])
 
 
-@pytest.mark.parametrize("name", SKETCHES)
-@pytest.mark.parametrize("local_steps", [1, 4])
-@pytest.mark.parametrize("rank", [DIM, 5], ids=["strongly convex", "convex"])
+@pytest.mark.parametrize(
+    ("name", "local_steps", "rank"),
+    [*((name, steps, rank) for name in SKETCHES for steps, rank in ((1, DIM), (4, 5))), ("srht", 4, DIM), ("srht", 1, 5)],
+)
 def test_the_mean_loss_stays_below_the_bound(name, local_steps, rank):
     """Thms 5.1 and 5.3 at the largest step each admits. False alarm below 1e-6 a comparison by Student's t, one-sided."""
     problem = regression(rank)
@@ -93,7 +94,7 @@ def test_the_mean_loss_stays_below_the_bound(name, local_steps, rank):
     theory = {"alpha": sketches(name)(0, 0).exact_alpha, "local_steps": local_steps}
     rates = {analysis: admissible_rate(measured, analysis=analysis, **theory) for analysis in ("published", "sharpened")}
     arguments = {"rates": list(rates.values()), "local_steps": local_steps, "runs": RUNS, "sketch_at": sketches(name)}
-    for snapshot in islice(simulate(problem, **arguments), 1, 62, 10):
+    for snapshot in islice(simulate(problem, **arguments), 1, 32, 10):
         points, bound = (snapshot.w, strongly_convex_bound) if measured.strongly_convex else (snapshot.average, convex_bound)
         gaps = problem.loss(points) - problem.loss(problem.minimiser)
         for arm, (analysis, rate) in enumerate(rates.items()):
@@ -152,8 +153,8 @@ def test_one_local_step_reaches_the_optimum_although_clients_disagree():
     assert measured.heterogeneity > 0.01
     rate = admissible_rate(measured, alpha=alpha, analysis="published")
     floor = strongly_convex_bound(measured, alpha=alpha, rate=rate, rounds=10**7, analysis="published")
-    snapshot = after(3_000, simulate(problem, rates=[rate], sketch_at=sketches("srht")))
-    assert float(problem.loss(snapshot.w) - problem.loss(problem.minimiser)) < 1e-6 * floor
+    snapshot = after(1_500, simulate(problem, rates=[rate], sketch_at=sketches("srht")))
+    assert float(problem.loss(snapshot.w) - problem.loss(problem.minimiser)) < 1e-3 * floor
 
 
 @pytest.mark.parametrize("arguments", [{"rates": []}, {"rates": [0.0]}, {"rates": [0.1], "local_steps": 0}])

@@ -151,9 +151,7 @@ def test_no_pair_of_vectors_is_easier_to_tell_apart_than_two_opposite_ones():
         assert max(found, key=found.get)[:2] == (1.0, np.pi)
 
 
-@pytest.mark.parametrize(
-    ("multiplier", "sampling", "times"), [(0.78, 0.01, 300), (1.1, 256 / MNIST, 14_000), (2.0, 1e-3, 10_000)]
-)
+@pytest.mark.parametrize(("multiplier", "sampling", "times"), [(0.78, 0.01, 300), (2.0, 1e-3, 10_000)])
 def test_the_grid_is_fine_enough_and_errs_on_the_safe_side(multiplier, sampling, times):
     fine = sampled_loss(multiplier, sampling, False, interval(multiplier, sampling) / 8).self_compose(times)
     truth = fine.get_epsilon_for_delta(1e-5)
@@ -350,7 +348,7 @@ def test_a_call_each_round_computes_the_loss_of_a_round_once():
     assert sampled_loss.cache_info().misses == before
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.floats(0.6, 5), st.floats(0.01, 0.9), st.integers(1, 300), st.floats(1.01, 1.5))
 def test_more_is_never_cheaper(multiplier, sampling, times, factor):
     here = spent(multiplier, times, sampling=sampling)
@@ -371,9 +369,7 @@ def test_calibrated_noise_keeps_epsilon_and_is_the_least(epsilon, times, delta, 
     assert spent(found / 1.0002, times, about=about) > epsilon
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "sampling", "times", "discrete"), [(3, 0.01, 300, False), (1, 0.1, 200, False), (8, 0.1, 30, True)]
-)
+@pytest.mark.parametrize(("epsilon", "sampling", "times", "discrete"), [(1, 0.1, 200, False), (8, 0.1, 30, True)])
 def test_calibration_with_sampling_is_as_tight_and_tries_little(epsilon, sampling, times, discrete):
     tried = []
     found = calibrated(

@@ -12,7 +12,7 @@ import torch
 from sketchfed.errors import InputError
 from sketchfed.privacy.audit import audit, epsilon_lower_bound, orthogonal_canaries, p_value
 from sketchfed.privacy.discrete import DiscreteGaussian
-from sketchfed.privacy.gaussian import Gaussian
+from sketchfed.privacy.gaussian import GaussianNoise
 from sketchfed.seeds import PublicSeed, SecretSeed
 
 DELTA = 1e-5
@@ -98,12 +98,12 @@ def noisy_scores(included: np.ndarray, *, multiplier: float, seed: int) -> np.nd
 
 @pytest.mark.parametrize("epsilon", [1, 3])
 def test_an_honest_gaussian_is_refuted_no_more_often_than_stated(epsilon):
-    """200 audits; more than `allowed` violations have probability 1e-6 if each has 0.05."""
+    """100 audits; more than `allowed` violations have probability 1e-6 if each has 0.05."""
     results = [
         audit(partial(noisy_scores, multiplier=EXACT[epsilon], seed=seed), canaries=1000, delta=DELTA, seed=PublicSeed(seed))
-        for seed in range(200)
+        for seed in range(100)
     ]
-    allowed = scipy.stats.binom.isf(1e-6, 200, 0.05)
+    allowed = scipy.stats.binom.isf(1e-6, 100, 0.05)
     assert sum(result.refutes(epsilon) for result in results) <= allowed
     assert max(result.lower for result in results) > 0.2  # it does see something
 
@@ -117,7 +117,7 @@ def test_a_quarter_of_the_noise_is_caught_every_time():
 
 def gaussian_pipeline(included: np.ndarray, *, noise: float) -> torch.Tensor:
     canaries = orthogonal_canaries(count=2000, size=2100, clip=0.5, seed=PublicSeed(1))
-    mechanism = Gaussian(size=2100, clip=0.5, deviation=0.5 * EXACT[3] * noise)
+    mechanism = GaussianNoise(size=2100, clip=0.5, deviation=0.5 * EXACT[3] * noise)
     total = mechanism.clipped_sum(canaries[torch.from_numpy(included)])
     return canaries @ mechanism.noised(total, SecretSeed.insecure(1))
 

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sketchfed.algorithms import base
+from sketchfed.algorithms import cohorts as base
 from sketchfed.privacy.accounting import Charge, Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.protection import passes as module
+from sketchfed.protection.batches import passed_batch, passed_batches
 from sketchfed.protection.passes import Passes
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
-from sketchfed.training.private import passed_batch, passed_batches
 
 SEED = PublicSeed(3)
 ONE = Charge(multiplier=1.0)
@@ -69,7 +69,7 @@ def federations(most=5):
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(made=federations(), rounds=st.integers(1, 25))
 def test_without_trouble_a_client_pays_once_a_pass(made, rounds):
     """For each prefix of the run: exactly what the example pays for that comes first in every pass."""
@@ -82,7 +82,7 @@ def test_without_trouble_a_client_pays_once_a_pass(made, rounds):
     assert made.passes.most(SEED, rounds) == max(map(made.charges, range(len(made.sizes))))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(data=st.data(), made=federations())
 def test_whatever_goes_wrong_nobody_pays_too_little(data, made):
     """Clients that are lost, sums opened in vain or not at all, crashes that take rounds back: checked after each draw."""
@@ -106,7 +106,7 @@ def test_whatever_goes_wrong_nobody_pays_too_little(data, made):
         made.check()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), batch=st.integers(1, 4), rounds=st.integers(1, 12))
 def test_batches_as_they_are_used_touch_no_example_more_often_than_is_charged(sizes, batch, rounds):
     """Example after example, with the batches that clients really use."""

@@ -104,7 +104,7 @@ def test_a_client_that_does_not_clip_is_clipped_on_arrival():
     honest = advanced(federation(FedAvg(local_rate=0.1), data_of(4), privacy=settings), 1)
     shouted = advanced(federation(FedAvg(local_rate=0.1), data_of(4), privacy=settings, tamper=shout), 1)
     assert float((weights_of(honest) - weights_of(shouted)).norm()) < 0.5 / 2
-    assert shouted.ledger.refused == 0
+    assert shouted.tally.refused == 0
 
 
 def test_only_those_who_replied_are_charged():
@@ -114,7 +114,7 @@ def test_only_those_who_replied_are_charged():
     server = advanced(
         federation(FedAvg(), data_of(4), privacy=privacy(observer="server", noise_multiplier=1.0), tamper=silent), 1
     )
-    (entry,) = server.privacy.entries
+    (entry,) = server.privacy_ledger.entries
     assert entry.settled
     assert entry.clients == (0, 1, 3)
 
@@ -125,13 +125,13 @@ def test_a_reply_that_is_refused_was_seen_and_is_charged():
 
     settings = privacy(observer="server", noise_multiplier=1.0)
     server = advanced(federation(FedAvg(), data_of(4), privacy=settings, tamper=garble), 1)
-    assert server.ledger.refused == 1
-    assert server.privacy.entries[0].clients == (0, 1, 2, 3)
+    assert server.tally.refused == 1
+    assert server.privacy_ledger.entries[0].clients == (0, 1, 2, 3)
 
 
 def test_rounds_of_everybody_add_up_as_the_accountant_says():
     server = advanced(federation(FedAvg(), data_of(4), privacy=privacy(observer="server", noise_multiplier=2.0)), 5)
-    assert len(server.privacy.entries) == 5
+    assert len(server.privacy_ledger.entries) == 5
     mu, epsilon = math.sqrt(5) / 2.0, server.epsilon  # Balle & Wang 2018, Thm 8, for the five together
     delta = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
     assert delta == pytest.approx(1e-3, rel=1e-3)
@@ -165,7 +165,7 @@ def test_hidden_cohorts_are_poisson_and_divided_by_what_was_expected():
     moved = weights_of(advanced(server, 1)) - start
     total = sum(sent_by_all(server))
     torch.testing.assert_close(moved, total / 4, rtol=1e-4, atol=1e-6)  # global_rate is 1, and 4 of 8 are expected
-    assert all(entry.clients is None for entry in server.privacy.entries)
+    assert all(entry.clients is None for entry in server.privacy_ledger.entries)
 
 
 def sent_by_all(server):
@@ -201,4 +201,4 @@ def test_local_steps_on_noisy_codes_see_each_other_only_through_them():
     """Two steps with all noise: what is sent is the sum of two noisy codes, and each is charged."""
     algorithm = Iterative(sketch=SKETCHED, local_rate=0.1, batch=4, local_steps=2)
     server = advanced(federation(algorithm, data_of(4), privacy=privacy(unit="example", noise_multiplier=1.0)), 1)
-    assert server.privacy.entries[0].charge.steps == 2
+    assert server.privacy_ledger.entries[0].charge.steps == 2

@@ -4,13 +4,12 @@ from collections import Counter
 
 import pytest
 
-from sketchfed.algorithms.base import cohort
+from sketchfed.algorithms import cohort
 from sketchfed.config import load_config
 from sketchfed.errors import InputError
 from sketchfed.privacy.accounting import epsilon_of
 from sketchfed.privacy.discrete import DiscreteGaussian
-from sketchfed.protection import PrivacySettings, SecureSettings
-from sketchfed.protection.resolve import participations
+from sketchfed.protection import Clear, PrivacySettings, SecureSettings, participations
 from sketchfed.seeds import PublicSeed
 
 EXAMPLE = {"unit": "example", "epsilon": 3.0, "observer": "public"}
@@ -37,7 +36,7 @@ def protection(*, sizes=None, **tables):
         ({"epsilon": -1.0}, "epsilon must be a positive number"),
         ({}, "needs a budget"),
         ({"epsilon": 3.0, "delta": 0.0}, "delta is a probability"),
-        ({"epsilon": 3.0, "clip": 0.0}, "clip is the norm"),
+        ({"epsilon": 3.0, "clip": 0.0}, "clip is the largest allowed norm"),
         ({"noise_multiplier": 0.0}, "Without noise there is no privacy"),
         ({"epsilon": 1.0, "insecure_noise_seed": -1}, "insecure_noise_seed"),
     ],
@@ -82,9 +81,9 @@ def test_secure_sums_that_make_no_sense_are_refused(settings, message):
         ({"privacy": EXAMPLE, "algorithm": {"local_steps": 2}}, "second local step"),
         ({"privacy": EXAMPLE, "algorithm": {"local_momentum": 0.9}}, "global_momentum works"),
         ({"privacy": CLIENT | {"batches": "passes"}}, "privacy.unit = 'example'"),
-        ({"privacy": PASSES | {"adjacency": "add-remove"}}, "one more would move all others"),
-        ({"privacy": PASSES, "algorithm": {"local_steps": 2}}, "local_steps = 2.*one batch a round"),
-        ({"privacy": PASSES, "algorithm": {"local_epochs": 1}}, "local_epochs = 1.*one batch a round"),
+        ({"privacy": PASSES | {"adjacency": "add-remove"}}, "one more example would move all others"),
+        ({"privacy": PASSES, "algorithm": {"local_steps": 2}}, "local_steps = 2.*one batch per round"),
+        ({"privacy": PASSES, "algorithm": {"local_epochs": 1}}, "local_epochs = 1.*one batch per round"),
         ({"privacy": PASSES, "algorithm": {"batch": None}}, "algorithm.batch"),
         ({"privacy": EXAMPLE, "codec": {"name": "eden"}}, "codec 'eden' does not send numbers"),
         ({"secure": {"clip": 1.0}, "codec": {"name": "eden"}}, "codec 'eden' cannot be summed.*secure.aggregation = false"),
@@ -109,8 +108,8 @@ def test_tables_that_do_not_fit_each_other_are_refused(tables, message):
 
 
 def test_without_tables_nothing_is_protected():
-    assert protection() is None
-    assert protection(secure={"aggregation": False}) is None
+    assert isinstance(protection(), Clear)
+    assert isinstance(protection(secure={"aggregation": False}), Clear)
 
 
 def test_a_completed_configuration_says_its_noise_and_stays_as_it_is():
@@ -136,7 +135,7 @@ def test_the_budget_is_met_by_the_client_that_takes_part_most_often():
     made = protection(privacy=CLIENT, algorithm={"participation": 0.25, "rounds": 30})
     counts = Counter(client for index in range(30) for client in cohort(PublicSeed(0), index, population=20, count=5))
     assert participations(made, PublicSeed(0)) == max(counts.values()) < 30
-    spent = epsilon_of({made.charge(): max(counts.values())}, made.claim)
+    spent = epsilon_of({made.charge(): max(counts.values())}, made.budget.claim)
     assert 2.99 < spent <= 3.0
     assert made.charge().sampling == 1
 
@@ -147,8 +146,8 @@ def test_hidden_cohorts_amplify():
         for flag in (False, True)
     )
     assert hidden.charge().sampling == 0.1
-    assert hidden.claim.adjacency == "add-remove"
-    assert open_.claim.adjacency == "zero-out"
+    assert hidden.budget.claim.adjacency == "add-remove"
+    assert open_.budget.claim.adjacency == "zero-out"
     assert participations(hidden, PublicSeed(0)) == 50
 
 
@@ -162,10 +161,10 @@ def test_passes_are_paid_for_by_the_client_that_begins_the_most():
     made = protection(privacy=PASSES, sizes=[50, 200, 400, 350])
     assert participations(made, PublicSeed(0)) == 2
     assert made.charge().sampling == 1
-    assert made.claim.adjacency == "zero-out"
-    assert 2.99 < epsilon_of({made.charge(): 2}, made.claim) <= 3.0
+    assert made.budget.claim.adjacency == "zero-out"
+    assert 2.99 < epsilon_of({made.charge(): 2}, made.budget.claim) <= 3.0
     twice = protection(privacy=PASSES | {"adjacency": "replace-one"}, sizes=[50, 200, 400, 350])
-    assert twice.multiplier == pytest.approx(2 * made.multiplier, rel=3e-4)
+    assert twice.budget.multiplier == pytest.approx(2 * made.budget.multiplier, rel=3e-4)
 
 
 def test_the_smallest_client_is_not_always_the_one_that_begins_most_passes():
@@ -184,15 +183,15 @@ def test_local_steps_with_noise_are_charged_one_by_one():
 
 def test_discrete_noise_is_enough_for_the_fewest_survivors():
     made = protection(privacy=DISCRETE, secure={"survivors": 0.6}, **SKETCH)
-    assert isinstance(made.summation, DiscreteGaussian)
+    assert isinstance(made.mechanism, DiscreteGaussian)
     assert made.charge() == made.charge(12)
-    assert made.charge(12).multiplier >= made.multiplier > made.charge(11).multiplier
-    assert epsilon_of({made.charge(): 10}, made.claim) <= 3.0
-    assert epsilon_of({made.charge(20): 10}, made.claim) < 2.6
+    assert made.charge(12).multiplier >= made.budget.multiplier > made.charge(11).multiplier
+    assert epsilon_of({made.charge(): 10}, made.budget.claim) <= 3.0
+    assert epsilon_of({made.charge(20): 10}, made.budget.claim) < 2.6
 
 
 def test_colluders_add_no_noise():
     made = protection(privacy=DISCRETE, secure={"survivors": 0.8, "colluders": 0.2}, **SKETCH)
     trusting = protection(privacy=DISCRETE, secure={"survivors": 0.8}, **SKETCH)
-    assert made.charge(16).multiplier >= made.multiplier
-    assert made.summation.deviation / made.summation.scale > 1.1 * trusting.summation.deviation / trusting.summation.scale
+    assert made.charge(16).multiplier >= made.budget.multiplier
+    assert made.mechanism.deviation / made.mechanism.scale > 1.1 * trusting.mechanism.deviation / trusting.mechanism.scale

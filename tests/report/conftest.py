@@ -37,9 +37,18 @@ def metrics(
 @pytest.fixture
 def run(tmp_path):
     """Write a run's folder: `run("a", label="fedavg", config="rate = 1", rounds=3, up=100)`."""
+    return writer(tmp_path)
 
+
+@pytest.fixture(scope="module")
+def shared_run(tmp_path_factory):
+    """The same for folders that several tests look at."""
+    return writer(tmp_path_factory.mktemp("shared"))
+
+
+def writer(path: Path):
     def write(name: str, *, config: str = "", seed: int = 0, lines=None, summary=None, **shape) -> Path:
-        folder = tmp_path / "runs" / name
+        folder = path / "runs" / name
         folder.mkdir(parents=True)
         (folder / "config.toml").write_text(f'name = "{name}"\nseed = {seed}\n{config}\n')
         lines = metrics(**shape) if lines is None else lines

@@ -1,7 +1,7 @@
 import pytest
 
 from sketchfed.report.groups import Spread, group_seeds
-from sketchfed.report.records import read
+from sketchfed.report.loading import read
 from sketchfed.report.targets import Target, arrival, choose_targets
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from copy import deepcopy
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import vl_convert
 import sketchfed.report
 from sketchfed.report.curves import MOST_STYLED, chart_data, styles, thinned
 from sketchfed.report.groups import group_seeds
+from sketchfed.report.loading import read
 from sketchfed.report.page import write_report
-from sketchfed.report.records import read
 
 NASTY = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'&amp;"""
 EMPTY_ELEMENTS = {"meta", "input", "img", "br", "line"}
@@ -65,9 +66,36 @@ class Page(HTMLParser):
         return spec | {"datasets": {"points": self.data["points"]}, "width": 400}
 
 
+def page_of(*folders: Path, path: Path) -> Page:
+    return Page(write_report([read(folder) for folder in folders], path / "report.html"))
+
+
 @pytest.fixture
 def page(tmp_path):
-    return lambda *folders: Page(write_report([read(folder) for folder in folders], tmp_path / "report.html"))
+    return lambda *folders: page_of(*folders, path=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def one(shared_run, tmp_path_factory):
+    """The page of one plain run, of which clients are sent much and send little. Charts take their time, so tests share it."""
+    return page_of(shared_run("one", up=1_000, down=10_000_000), path=tmp_path_factory.mktemp("one"))
+
+
+@pytest.fixture(scope="module")
+def two(shared_run, tmp_path_factory):
+    """The page of a plain run and of one that is private and measured what it captured."""
+    measured = shared_run("measured", config="x = 1", epsilon=lambda n: n / 10, captured=lambda n: n / 10)
+    return page_of(shared_run("plain"), measured, path=tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def seeds(shared_run, tmp_path_factory):
+    """The page of three seeds."""
+    folders = [
+        shared_run(f"r{n}", seed=n, accuracy=lambda _, n=n: n / 10, captured=lambda _, n=n: n / 10, summary={"label": "l"})
+        for n in (5, 7, 9)
+    ]
+    return page_of(*folders, path=tmp_path_factory.mktemp("seeds"))
 
 
 def drawn_lines(spec: dict) -> int:
@@ -78,33 +106,31 @@ def drawn_lines(spec: dict) -> int:
     return lines.count('class="mark-line')
 
 
-def test_a_page_fetches_nothing_and_holds_its_scripts(run, page):
-    made = page(run("a"), run("b", config="x = 1"))
-    addresses = set(re.findall(r"https?://[^\s\"'`)]+", made.source))
+def test_a_page_fetches_nothing_and_holds_its_scripts(two):
+    addresses = set(re.findall(r"https?://[^\s\"'`)]+", two.source))
     assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink", "http://www.w3.org/2000/xmlns/"}
-    assert not [tag for tag, attributes in made.tags if {"src", "href", "srcset", "action"} & set(attributes)]
-    assert not {tag for tag, _ in made.tags} & {"link", "iframe", "object", "embed", "base", "form"}
-    assert not re.search(r"@import|url\(", made.source.partition("</style>")[0])
-    assert "window.vegaEmbed" in made.scripts[0]
+    assert not [tag for tag, attributes in two.tags if {"src", "href", "srcset", "action"} & set(attributes)]
+    assert not {tag for tag, _ in two.tags} & {"link", "iframe", "object", "embed", "base", "form"}
+    assert not re.search(r"@import|url\(", two.source.partition("</style>")[0])
+    assert "window.vegaEmbed" in two.scripts[0]
 
 
-def test_only_the_scripts_of_the_page_may_run_and_nothing_may_be_fetched(run, page):
-    made = page(run("a"))
-    (policy,) = (given["content"] for tag, given in made.tags if given.get("http-equiv") == "Content-Security-Policy")
+def test_only_the_scripts_of_the_page_may_run_and_nothing_may_be_fetched(one):
+    (policy,) = (given["content"] for tag, given in one.tags if given.get("http-equiv") == "Content-Security-Policy")
     allowed = set(re.findall(r"'sha256-([^']+)'", policy))
-    assert allowed == {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in made.scripts}
+    assert allowed == {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in one.scripts}
     assert "default-src 'none'" in policy
     assert "connect-src" not in policy
     assert "script-src 'unsafe-inline'" not in policy
 
 
-def test_texts_from_files_never_become_markup(run, page):
-    plain, summary = page(run("a")), dict.fromkeys(("name", "label", "model", "data"), NASTY) | {"versions": {NASTY: NASTY}}
+def test_texts_from_files_never_become_markup(run, page, one):
+    summary = dict.fromkeys(("name", "label", "model", "data"), NASTY) | {"versions": {NASTY: NASTY}}
     folder = run("b", summary=summary, config="[x]")
     (folder / "config.toml").write_text(f"seed = 1\n# {NASTY}\n")
     made = page(folder)
     assert [tag for tag, _ in made.tags if tag not in ("p", "small")] == [
-        tag for tag, _ in plain.tags if tag not in ("p", "small")
+        tag for tag, _ in one.tags if tag not in ("p", "small")
     ]
     assert not [name for _, attributes in made.tags for name in attributes if name.startswith("on")]
     assert made.text.count(NASTY) >= 6
@@ -124,8 +150,8 @@ def test_the_main_picture_comes_first_and_draws_a_line_a_run(run, page):
 
 
 @pytest.mark.parametrize(("direction", "labels"), [("uplink", "4 kB"), ("downlink", "40 MB"), ("both", "40 MB")])
-def test_the_main_picture_shows_either_direction_or_both(run, page, direction, labels):
-    spec = page(run("a", up=1_000, down=10_000_000)).spec("accuracy-against-bytes")
+def test_the_main_picture_shows_either_direction_or_both(one, direction, labels):
+    spec = deepcopy(one.spec("accuracy-against-bytes"))
     (choice,) = (param for param in spec["params"] if param["name"] == "direction")
     assert choice["value"] == "both"
     choice["value"] = direction
@@ -133,58 +159,54 @@ def test_the_main_picture_shows_either_direction_or_both(run, page, direction, l
     assert labels in shown
 
 
-def test_the_page_offers_each_direction_and_a_close_up(run, page):
-    inputs = [given for tag, given in page(run("a")).tags if tag == "input"]
+def test_the_page_offers_each_direction_and_a_close_up(one):
+    inputs = [given for tag, given in one.tags if tag == "input"]
     assert [given.get("value") for given in inputs if given["data-signal"] == "direction"] == ["both", "uplink", "downlink"]
     assert [given["type"] for given in inputs if given["data-signal"] == "closeup"] == ["checkbox"]
 
 
-def test_privacy_is_drawn_and_told_only_if_a_run_claims_it(run, page):
-    plain, private = run("a"), run("b", config="x = 1", epsilon=lambda n: n / 10)
-    assert "ε" not in page(plain).text
-    made = page(plain, private)
-    assert drawn_lines(made.spec("epsilon-against-rounds")) == 1
+def test_privacy_is_drawn_and_told_only_if_a_run_claims_it(one, two):
+    assert "ε" not in one.text
+    assert drawn_lines(two.spec("epsilon-against-rounds")) == 1
 
 
-def test_captured_energy_is_drawn_and_told_only_if_a_run_measured_it(run, page):
-    plain, adaptive = run("a"), run("b", config="x = 1", captured=lambda n: n / 10)
-    without = page(plain)
-    assert "aptured" not in without.text + json.dumps(without.data)
-    made = page(plain, adaptive)
-    assert made.data["charts"][-1]["name"] == "captured-against-rounds"
-    assert drawn_lines(made.spec("captured-against-rounds")) == 1
-    assert re.findall(r">(\d+%)<", vl_convert.vegalite_to_svg(made.spec("captured-against-rounds")))[:2] == ["0%", "10%"]
-    assert made.text.count("measured on training data without noise, it is for the operator of a simulation") == 3
-    assert {point.get("shown_captured") for point in made.data["points"] if point["run"] == "a"} == {None}
-    assert [point["shown_captured"] for point in made.data["points"] if point["run"] == "b"][:2] == ["10.0%", "20.0%"]
+def test_captured_energy_is_drawn_and_told_only_if_a_run_measured_it(one, two):
+    assert "aptured" not in one.text + json.dumps(one.data)
+    assert two.data["charts"][-1]["name"] == "captured-against-rounds"
+    assert drawn_lines(two.spec("captured-against-rounds")) == 1
+    assert re.findall(r">(\d+%)<", vl_convert.vegalite_to_svg(two.spec("captured-against-rounds")))[:2] == ["0%", "10%"]
+    assert two.text.count("measured on training data without noise, it is for the operator of a simulation") == 3
+    assert {point.get("shown_captured") for point in two.data["points"] if point["run"] == "plain"} == {None}
+    assert [point["shown_captured"] for point in two.data["points"] if point["run"] == "measured"][:2] == ["10.0%", "20.0%"]
 
 
-def test_every_round_tells_its_bytes_privacy_and_captured_energy(run, page):
-    made = page(run("a", epsilon=lambda n: n / 10, captured=lambda n: 0.0))
-    for chart in made.data["charts"]:
+def test_every_round_tells_its_bytes_privacy_and_captured_energy(two):
+    for chart in two.data["charts"]:
         (near,) = (layer["encoding"] for layer in chart["spec"]["layer"] if "tooltip" in layer["encoding"])
         told = near["tooltip"]["value"]["expr"]
         assert all(f").{field}" in told for field in ("round", "up", "down", "total", "shown_epsilon", "shown_captured"))
+
+
+def test_nothing_captured_is_drawn_too(run, page):
+    made = page(run("a", captured=lambda n: 0.0))
     assert drawn_lines(made.spec("captured-against-rounds")) == 1
 
 
-def test_captured_energy_of_several_seeds_is_a_band(run, page):
-    made = page(*(run(f"r{n}", seed=n, captured=lambda _, n=n: n / 10, summary={"label": "l"}) for n in (5, 9)))
-    assert {point["shown_captured"] for point in made.data["points"]} == {"70.0% (50.0%–90.0%)"}
-    assert 'class="mark-area' in vl_convert.vegalite_to_svg(made.spec("captured-against-rounds"))
+def test_captured_energy_of_several_seeds_is_a_band(seeds):
+    assert {point["shown_captured"] for point in seeds.data["points"]} == {"70.0% (50.0%–90.0%)"}
+    assert 'class="mark-area' in vl_convert.vegalite_to_svg(seeds.spec("captured-against-rounds"))
 
 
-def test_seeds_are_one_line_with_a_band_from_least_to_most(run, page):
-    made = page(*(run(f"r{n}", seed=n, accuracy=lambda _, n=n: n / 10, summary={"label": "l"}) for n in (5, 7, 9)))
-    assert len(made.data["points"]) == 5
-    for point in made.data["points"]:
+def test_seeds_are_one_line_with_a_band_from_least_to_most(seeds):
+    assert len(seeds.data["points"]) == 5
+    for point in seeds.data["points"]:
         assert (point["key"], point["accuracy_low"], point["accuracy_high"]) == ("g0", 0.5, 0.9)
         assert point["accuracy"] == pytest.approx(0.7)
-    spec = made.spec("accuracy-against-bytes")
+    spec = seeds.spec("accuracy-against-bytes")
     assert drawn_lines(spec) == 1
     assert 'class="mark-area' in vl_convert.vegalite_to_svg(spec)
-    assert "3 seeds" in made.text
-    assert "Bands go from the least to the most" in made.text
+    assert "3 seeds" in seeds.text
+    assert "Bands go from the least to the most" in seeds.text
 
 
 def test_runs_without_accuracy_are_drawn_by_loss(run, page):
@@ -207,9 +229,9 @@ def test_a_run_that_has_not_finished_a_round_is_a_page_without_charts(run, page)
     assert "unfinished after round 0" in made.text
 
 
-def test_a_single_evaluation_is_a_dot(run, page):
-    made = page(run("a", rounds=1), run("b", config="x = 1"))
-    assert [point["dot"] for point in made.data["points"] if point["run"] == "a"] == [True]
+def test_a_single_evaluation_is_a_dot(run):
+    groups = group_seeds([read(run("a", rounds=1)), read(run("b", config="x = 1"))])
+    assert [point["dot"] for point in chart_data(groups, styles(groups)) if point["run"] == "a"] == [True]
 
 
 def test_bytes_to_reach_targets_say_round_and_direction_and_the_headline_compares(run, page):
@@ -230,8 +252,8 @@ def test_everything_needed_to_run_again_is_there(run, page):
     assert r"\begin{tabular}" in text
 
 
-def test_where_the_run_lies_on_this_machine_is_not_told(run, page, tmp_path):
-    assert str(tmp_path) not in page(run("a")).source
+def test_where_the_run_lies_on_this_machine_is_not_told(one, shared_run):
+    assert str(shared_run("another").parents[1]) not in one.source
 
 
 def test_a_mean_that_ends_early_says_why(run, page):

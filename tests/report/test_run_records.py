@@ -4,7 +4,7 @@ import re
 import pytest
 
 from sketchfed.errors import InputError
-from sketchfed.report.records import read
+from sketchfed.report.loading import read
 
 
 def refusal(folder) -> str:

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from sketchfed.errors import InputError
 from sketchfed.report.latex import escape
-from sketchfed.report.records import read
+from sketchfed.report.loading import read
 from sketchfed.report.tables import compare, html_table, latex_table, terminal_table, write_latex
 
 NASTY = r"<script>alert(1)</script> & [bold]50%_$5#{}~^\end"

@@ -1,73 +1,77 @@
-"""A file system that fails at a chosen write, in one of several ways, for one folder."""
+"""A disk that keeps, for one folder, what a failure at any write would leave there; or one that is full at a chosen write."""
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+WAYS = ("killed", "power", "mixed")
+"""What a failure leaves behind.
 
-class Crash(BaseException):
-    """The process ends here: nothing that handles errors gets to see it."""
-
-
-WAYS = ("killed", "power", "mixed", "full")
-"""What happens at the chosen write.
-
-killed   the process ends before it, or in the middle where bytes are written
+killed   the process ends before the write, or in the middle where bytes are written
 power    the machine loses power before it, and with it whatever was not yet forced to the disk
 mixed    the same, but the folder's own names were written out by chance: disks do not keep the order of what is not forced
-full     no space is left, or only for half of the bytes
 """
 
 
 class Disk:
-    """Counts what is written below `folder`, and fails at number `fail_at`.
+    """Counts what is written below `folder`.
 
     A write is whatever changes something: opening for writing, writing, fsync, replacing, deleting, making a folder.
+    With `wrecks`, `wrecks / str(number)` is what a failure at that write leaves behind; the work itself goes on. A run is thus
+    done once for all its failures, and nothing that handles errors gets to see them.
+    At number `full_at` no space is left, or only for half of the bytes.
     What survives a loss of power is kept in a model: a file's bytes as of its last fsync, a folder's names as of its own.
     """
 
-    def __init__(self, folder: Path, *, fail_at: int, way: str) -> None:
+    def __init__(self, folder: Path, *, wrecks: Path | None = None, way: str = "killed", full_at: int | None = None) -> None:
         self.folder, self.writes = folder, []
-        self._fail_at, self._way = fail_at, way
+        self._wrecks, self._way, self._full_at = wrecks, way, full_at
         self._file_at: dict[Path, int] = {}  # which file each path names
         self._opened: dict[int, int] = {}  # which file each descriptor writes to
         self._forced: dict[int, bytes] = {}  # bytes of each file as of its last fsync
         self._names: dict[Path, dict[str, int]] = {}  # names in each folder as of its last fsync
         self._files = 0
 
-    @property
-    def failed(self) -> bool:
-        return len(self.writes) > self._fail_at
+    def failures(self) -> Iterator[tuple[str, Path]]:
+        """Each write that could fail, with what that leaves behind; not again if that is what the write before left."""
+        assert self._wrecks is not None
+        before = None
+        for number, write in enumerate(self.writes):
+            left = _contents(self._wrecks / str(number))
+            if left != before:
+                yield f"{write}, write {number}", self._wrecks / str(number)
+            before = left
 
-    def _about_to(self, what: str, half: Callable[[], object] = lambda: None) -> None:
+    def _about_to(self, what: str, half: Callable[[Path], object] = lambda folder: None) -> None:
+        """Count a write. `half` does half of it below a folder."""
+        number = len(self.writes)
         self.writes.append(what)
-        if len(self.writes) != self._fail_at + 1:
-            return
-        if self._way in ("power", "mixed") and self.folder.exists():
-            self._lose_power()
-        else:
-            half()
-        if self._way == "full":
+        if self._wrecks is not None and self.folder.exists():
+            self._leave(self._wrecks / str(number), half)
+        if number == self._full_at:
+            half(self.folder)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise Crash(what)
 
-    def _lose_power(self) -> None:
-        if self._way == "mixed":
-            self._names[self.folder] = self._listed(self.folder)
-        shutil.rmtree(self.folder)
-        os.mkdir(self.folder)  # noqa: PTH102 (Path.mkdir is watched, and so is Path.open)
-        for parent, names in sorted(self._names.items()):
-            for name, number in names.items() if os.path.isdir(parent) else ():  # noqa: PTH112
+    def _leave(self, wreck: Path, half: Callable[[Path], object]) -> None:
+        if self._way == "killed":
+            shutil.copytree(self.folder, wreck)
+            half(wreck)
+            return
+        names = self._names | ({self.folder: self._listed(self.folder)} if self._way == "mixed" else {})
+        os.makedirs(wreck)  # noqa: PTH103 (Path.mkdir is watched, and so is Path.open)
+        for parent, kept in sorted(names.items()):
+            there = wreck / parent.relative_to(self.folder)
+            for name, number in kept.items() if os.path.isdir(there) else ():  # noqa: PTH112
                 if number < 0:
-                    os.mkdir(parent / name)  # noqa: PTH102
+                    os.mkdir(there / name)  # noqa: PTH102
                 else:
-                    with open(parent / name, "wb") as file:  # noqa: PTH123
+                    with open(there / name, "wb") as file:  # noqa: PTH123
                         file.write(self._forced.get(number, b""))
 
     def _listed(self, folder: Path) -> dict[str, int]:
@@ -100,7 +104,7 @@ class Disk:
             self._about_to(f"open {path.name}")
             file = real(path, mode, *arguments, **options)
             self._opened[file.fileno()] = self._named(path)
-            return _Watched(file, path.name, self._about_to)
+            return _Watched(file, path.relative_to(self.folder), self._about_to)
 
         return opened
 
@@ -148,15 +152,16 @@ class Disk:
 class _Watched:
     """A file whose writes are counted."""
 
-    def __init__(self, file: Any, name: str, about_to: Callable[..., None]) -> None:
-        self._file, self._name, self._about_to = file, name, about_to
+    def __init__(self, file: Any, path: Path, about_to: Callable[..., None]) -> None:
+        self._file, self._path, self._about_to = file, path, about_to
 
     def write(self, data: bytes) -> int:
-        def half() -> None:
-            self._file.write(data[: len(data) // 2])
-            self._file.flush()
+        def half(folder: Path) -> None:
+            with open(folder / self._path, "ab") as file:  # noqa: PTH123
+                file.write(data[: len(data) // 2])
 
-        self._about_to(f"write {self._name}", half)
+        self._file.flush()
+        self._about_to(f"write {self._path.name}", half)
         return self._file.write(data)
 
     def __enter__(self) -> "_Watched":
@@ -167,3 +172,9 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+
+def _contents(folder: Path) -> dict[Path, bytes | None]:
+    """All that is in a folder, and the folder itself unless it is not there."""
+    paths = [folder, *folder.rglob("*")] if folder.exists() else []
+    return {path.relative_to(folder): None if path.is_dir() else path.read_bytes() for path in paths}

@@ -5,7 +5,6 @@ They are forked from a server that has everything imported and compiled, since t
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -25,9 +24,9 @@ class Server:
         self._server.kill()
         self._server.communicate()
 
-    def start(self, log: Path, *arguments: str, largest: int = resource.RLIM_INFINITY) -> int:
-        """The id of a new process that does `sketchfed ARGUMENTS`, prints to `log` and writes `largest` bytes a file."""
-        pid = self._ask("start", str(log), largest, *arguments)
+    def start(self, log: Path, *arguments: str) -> int:
+        """The id of a new process that does `sketchfed ARGUMENTS` and prints to `log`."""
+        pid = self._ask("start", str(log), *arguments)
         assert isinstance(pid, int)
         return pid
 
@@ -65,14 +64,13 @@ def serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _command(log: str, largest: int, *arguments: str) -> int:
+def _command(log: str, *arguments: str) -> int:
     """In the child: the command line, printing to a file."""
     from sketchfed.cli import main
 
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(handle, standard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     sys.argv = ["sketchfed", *arguments]
     code = 0
     try:
@@ -92,7 +90,6 @@ def warm_up() -> None:
     import torch
 
     import sketchfed
-    import sketchfed.report.page
 
     torch.set_num_threads(1)
     for name in ("fedavg", "iterative", "fetchsgd"):

@@ -12,32 +12,43 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sketchfed
-from sketchfed.algorithms import ALGORITHMS, Iterative, Replica
+from sketchfed.algorithms import ALGORITHMS, Iterative, RoundContext
+from sketchfed.codecs.linear import LinearCode
 from sketchfed.config import load_config
 from sketchfed.errors import StorageError
 from sketchfed.runs import captured
 from sketchfed.runs.loop import prepare
+from sketchfed.runs.workload import from_config, from_objects
 from sketchfed.seeds import PublicSeed
 from sketchfed.vectors import Layout
-from sketchfed.workload import from_config, from_objects
 
 SEED = PublicSeed(3)
 
 
+@dataclass(frozen=True, eq=False)
+class Half:
+    """Keeps the first half of the coordinates, and remembers what it is applied to."""
+
+    context: RoundContext
+
+    def apply(self, x: Tensor) -> Tensor:
+        Watched.asked.append((self.context.round, self.context.replica.weights.clone(), x.clone()))
+        return x[: len(x) // 2] if Watched.answer is None else Watched.answer**0.5 * x
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return pytest.fail("nothing is decoded")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Watched(Iterative):
-    """Remembers what it is asked about, and answers with the gradient's energy in the first half of its coordinates."""
+    """Declares an orthonormal code, as algorithms do that adapt to gradients; what it sends is that of `Iterative`."""
 
     name = "watched"
-    adaptive = True
     asked: ClassVar[list[tuple[int, Tensor, Tensor]]] = []
     answer: ClassVar[float | None] = None
 
-    def captured(self, replica: Replica, gradient: Tensor, seed: PublicSeed) -> float | None:
-        self.asked.append((replica.round, replica.weights.clone(), gradient.clone()))
-        if self.answer is not None:
-            return self.answer
-        return float(gradient[: len(gradient) // 2].square().sum() / gradient.square().sum())
+    def code(self, dim: int, context: RoundContext) -> LinearCode:
+        return LinearCode(kind=self.name, shape=(dim // 2,), map=Half(context), orthonormal=True)
 
 
 @pytest.fixture
@@ -45,7 +56,7 @@ def watched(monkeypatch):
     """What `Watched` is asked in this test; configurations may name it."""
     asked = []
     monkeypatch.setattr(Watched, "asked", asked)
-    monkeypatch.setitem(ALGORITHMS, "watched", Watched)
+    monkeypatch.setitem(ALGORITHMS.built_in, "watched", Watched)
     return asked
 
 
@@ -113,16 +124,16 @@ def test_measuring_changes_nothing_else(watched, monkeypatch):
 
     measured = weights()
     assert len(watched) == 3
-    monkeypatch.setattr(Watched, "adaptive", False)
+    monkeypatch.setattr(Watched, "code", Iterative.code)
     assert torch.equal(weights(), measured)
     assert len(watched) == 3
 
 
 @pytest.mark.parametrize("kind", tiny.ALGORITHMS)
 def test_for_algorithms_that_do_not_adapt_nothing_is_computed(kind, monkeypatch):
-    monkeypatch.setattr(captured, "sample", lambda *_: pytest.fail("a sample was drawn"))
+    monkeypatch.setattr(captured, "training_sample", lambda *_: pytest.fail("a sample was drawn"))
     config = load_config(tiny.tables(kind, rounds=2))
-    if not config.algorithm.adaptive:
+    if config.algorithm.name != "dome":
         assert shares(sketchfed.run(config)) == [None, None]
 
 
@@ -133,9 +144,9 @@ def test_it_is_at_most_one(watched, monkeypatch, answer, told):
 
 
 def test_without_a_gradient_there_is_no_share(watched):
-    algorithm, replica = Watched(), Replica(round=0, weights=torch.zeros(3))
+    code = Watched().code(3, RoundContext(round=0, seed=SEED, client=0))
     for parts in ([torch.zeros(3)], [torch.tensor([1.0, 0, 0]), torch.tensor([-1.0, 0, 0])], [torch.full((3,), torch.nan)]):
-        assert captured.share(algorithm, replica, parts, SEED) is None
+        assert captured.captured_share(code, parts) is None
     assert watched == []
 
 
@@ -159,7 +170,7 @@ def given(sizes):
 
 
 def drawn(sizes, seed=SEED) -> list[int]:
-    return [int(x) for chunk in captured.sample(given(sizes), seed) for x in chunk.x]
+    return [int(x) for chunk in captured.training_sample(given(sizes), seed) for x in chunk.x]
 
 
 def test_few_examples_are_all_taken():
@@ -177,8 +188,8 @@ def test_of_many_a_fixed_number_is_drawn_from_each_client_in_proportion():
 
 
 def test_it_is_drawn_once(watched, monkeypatch):
-    made, sample = [], captured.sample
-    monkeypatch.setattr(captured, "sample", lambda *given: made.append(1) or sample(*given))
+    made, sample = [], captured.training_sample
+    monkeypatch.setattr(captured, "training_sample", lambda *given: made.append(1) or sample(*given))
     loop = prepare(load_config(tables()))
     assert made == []
     loop.finish()
@@ -206,5 +217,5 @@ def test_another_missing_key_is_still_refused(tmp_path):
     sketchfed.run(tiny.tables("fedavg", rounds=3), folder=tmp_path)
     text = (tmp_path / "metrics.jsonl").read_text().replace('"participants"', '"captured"')
     (tmp_path / "metrics.jsonl").write_text(text)
-    with pytest.raises(StorageError, match="should tell of rounds 1 to 3"):
+    with pytest.raises(StorageError, match="should hold rounds 1 to 3"):
         sketchfed.resume(tmp_path)

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sketchfed
+from command_line import refused
 from sketchfed.config import load_config
 from sketchfed.errors import InputError, SketchfedError, StorageError
 from sketchfed.runs.folder import RunFolder, free_path, is_finished, latest_path
@@ -86,7 +88,7 @@ def test_a_checkpoint_of_another_model_or_algorithm_is_refused(tmp_path):
         shutil.copy(tmp_path / name / "checkpoint.safetensors", tmp_path / "run")
         said = refusal(tmp_path / "run")
         assert "is not a checkpoint of this run: it holds " in said
-        assert f"a run of this model and algorithm velocity float32[{DIM}], weights float32[{DIM}]." in said
+        assert f"a run of this model and algorithm holds velocity float32[{DIM}], weights float32[{DIM}]." in said
 
 
 def test_tensors_that_somebody_else_wrote_are_refused(tmp_path):
@@ -94,7 +96,7 @@ def test_tensors_that_somebody_else_wrote_are_refused(tmp_path):
     save_file(load_file(file), file)
     assert "is not a checkpoint of this run: 'sketchfed'" in refusal(tmp_path)
     save_file(load_file(file), file, metadata={"sketchfed": "[]", "digest": "0"})
-    assert "what checkpoint.safetensors holds is not what was written to it" in refusal(tmp_path)
+    assert "the content of checkpoint.safetensors is not what was written to it" in refusal(tmp_path)
 
 
 def test_a_missing_memory_is_refused(tmp_path):
@@ -123,13 +125,13 @@ def test_edited_metrics_are_refused(tmp_path, edit):
     text = "\n".join(edit(file.read_text().splitlines())) + "\n"
     file.write_bytes(text.encode(errors="surrogateescape"))
     said = refusal(tmp_path)
-    assert said.startswith(f"{file} should tell of rounds 1 to 4, as the checkpoint beside it does")
+    assert said.startswith(f"{file} should hold rounds 1 to 4, like the checkpoint in the same folder")
     assert said.endswith("start the run anew in another folder.")
 
 
 def test_missing_metrics_are_refused_and_a_broken_configuration_is_named(tmp_path):
     (begun(tmp_path) / "metrics.jsonl").unlink()
-    assert "should tell of rounds 1 to 4" in refusal(tmp_path)
+    assert "should hold rounds 1 to 4" in refusal(tmp_path)
     (tmp_path / "config.toml").write_text("[")
     with pytest.raises(InputError, match="is not valid TOML"):
         sketchfed.resume(tmp_path)
@@ -195,18 +197,21 @@ def test_a_disk_that_takes_part_of_a_line_is_asked_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("largest", "checkpoint_seconds", "file"), [(4_000, 0, "checkpoint.safetensors"), (2_000, 1e9, "metrics.jsonl")]
 )
-def test_a_full_disk_is_a_sentence_and_the_run_goes_on_after(server, tmp_path, largest, checkpoint_seconds, file):
+def test_a_full_disk_is_a_sentence_and_the_run_goes_on_after(monkeypatch, capsys, tmp_path, largest, checkpoint_seconds, file):
     """Files may not grow beyond a limit, as on a disk that is full."""
     tables = {"data": {"clients": 3}, "model": {"hidden": [16]}, "algorithm": {"rounds": 12, "local_steps": 1}}
     tables |= {"engine": {"checkpoint_seconds": checkpoint_seconds}}
     (tmp_path / "full.toml").write_text(load_config(tables).to_toml())
-    folder, log = tmp_path / "runs" / "full", tmp_path / "log"
-    command = ["run", str(tmp_path / "full.toml"), "--out", str(tmp_path / "runs")]
-    assert server.wait(server.start(log, *command, largest=largest)) == 2, log.read_text()
-    said = log.read_text().partition("sketchfed: ")[2]
-    assert said.startswith(f"cannot write {folder / file}: {os.strerror(errno.EFBIG)}.")
-    assert said.endswith("then go on with --resume.\n")
-    assert "Traceback" not in log.read_text()
+    folder, (before, most) = tmp_path / "runs" / "full", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, most))
+    try:
+        said = refused(monkeypatch, capsys, "run", str(tmp_path / "full.toml"), "--out", str(tmp_path / "runs"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    told = said.partition("sketchfed: ")[2]
+    assert told.startswith(f"cannot write {folder / file}: {os.strerror(errno.EFBIG)}.")
+    assert told.endswith("then go on with --resume.\n")
+    assert "Traceback" not in said
     assert not is_finished(folder)
     assert torch.equal(sketchfed.resume(folder).weights, sketchfed.run(tables).weights)
     assert is_finished(folder)

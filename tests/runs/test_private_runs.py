@@ -101,7 +101,7 @@ def test_a_budget_that_redrawn_noise_used_up_ends_the_run_early(tmp_path, caplog
     assert len(resumed.metrics) == 2
     assert resumed.metrics[-1]["epsilon"] <= 5.0
     assert resumed.metrics[-1]["accuracy"] is not None  # the last model is scored, whenever that is
-    assert "another would exceed privacy.epsilon = 5" in caplog.text
+    assert "another round would exceed privacy.epsilon = 5" in caplog.text
 
 
 def test_fixed_noise_resumes_bit_for_bit_and_is_charged_once(tmp_path):
@@ -203,7 +203,7 @@ def test_a_clip_norm_that_nothing_reaches_is_warned_of(caplog):
 def test_a_clip_norm_that_everything_exceeds_is_warned_of(caplog, privacy):
     with caplog.at_level(logging.WARNING, "sketchfed"):
         sketchfed.run(tables(privacy=privacy | {"clip": 1e-6}, rounds=1))
-    assert "shortens everything (quantile 0)" in caplog.text
+    assert "clips everything (quantile 0)" in caplog.text
 
 
 def test_bad_budgets_are_refused_before_round_one():

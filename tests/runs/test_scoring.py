@@ -3,8 +3,8 @@ import torch
 from sketchfed import PublicSeed
 from sketchfed.config import load_config
 from sketchfed.runs.scoring import Scorer
+from sketchfed.runs.workload import from_config
 from sketchfed.vectors import flatten
-from sketchfed.workload import from_config
 
 
 def test_a_score_is_the_same_for_any_number_of_workers():
@@ -26,7 +26,7 @@ def test_what_packets_capture_is_measured_on_the_same_examples_each_time():
     config = load_config(tables).completed(
         dim=trainer.dim, sizes=[len(part) for part in workload.parts], module=workload.module
     )
-    algorithm = config.algorithm.fitted(workload.module)
+    algorithm = config.algorithm
     replica = algorithm.begin(flatten(workload.module)).replica
     scorer = Scorer(workload, trainer, PublicSeed(0), workers=2)
     first, second = (scorer.captured(algorithm, replica) for _ in range(2))

@@ -63,11 +63,16 @@ def can_be_opened(leaving, terms):
     return valued >= terms.least and left_after[3] >= terms.threshold and (told >= terms.threshold or not missing)
 
 
-@pytest.mark.parametrize("threshold", [3, 4, 5])
-def test_all_7776_patterns_of_five_clients_give_the_sum_of_the_survivors_or_end_cleanly(threshold):
-    terms = small_terms(5, size=3, bits=16, neighbours=4, threshold=threshold, least=threshold)
+FOUR_CLIENTS = [(4, 3), (4, 4)]
+FIVE_CLIENTS = [pytest.param(5, threshold, marks=pytest.mark.slow) for threshold in (3, 4, 5)]
+
+
+@pytest.mark.parametrize(("clients", "threshold"), FOUR_CLIENTS + FIVE_CLIENTS)
+def test_all_patterns_of_a_few_clients_give_the_sum_of_the_survivors_or_end_cleanly(clients, threshold):
+    """1,296 patterns of four clients, 7,776 of five."""
+    terms = small_terms(clients, size=3, bits=16, neighbours=clients - 1, threshold=threshold, least=threshold)
     explorer, opened = Explorer(terms), 0
-    for leaving in product(range(NEVER + 1), repeat=5):
+    for leaving in product(range(NEVER + 1), repeat=clients):
         outcome = explorer.outcome(leaving)
         if can_be_opened(leaving, terms):
             total, survivors = outcome.result
@@ -87,22 +92,21 @@ def random_patterns(count, clients, *, leaving, seed):
         yield {client: dice.randrange(NEVER) for client in gone}
 
 
-@pytest.mark.parametrize("leaving", [0, 1, 5, 10])
-def test_random_patterns_within_the_plan_never_fail_for_a_hundred_clients(leaving):
+def test_a_random_pattern_within_the_plan_does_not_fail_for_a_hundred_clients():
     """A sparse graph planned for a tenth of dropouts; it fails with probability 2^-30 by the planner's bound."""
     terms = small_terms(100, size=50, bits=20)
     assert not terms.complete
-    for pattern in random_patterns(2, terms.clients, leaving=leaving, seed=leaving):
+    for pattern in random_patterns(1, terms.clients, leaving=10, seed=10):
         cohort = Cohort(terms)
         total, survivors = cohort.run(lambda stage, client, p=pattern: p.get(client, NEVER) <= STAGES.index(stage))
         assert survivors == tuple(client for client in terms.clients if pattern.get(client, NEVER) > 2)
         assert torch.equal(total, cohort.expected(survivors))
 
 
-@pytest.mark.parametrize("leaving", [25, 45, 60])
+@pytest.mark.parametrize("leaving", [25, 60])
 def test_beyond_the_plan_the_sum_is_right_or_abandoned(leaving):
     terms = small_terms(100, size=20, bits=8, neighbours=20, threshold=12, least=30)
-    for pattern in random_patterns(2, terms.clients, leaving=leaving, seed=leaving):
+    for pattern in random_patterns(1, terms.clients, leaving=leaving, seed=leaving):
         cohort = Cohort(terms)
         with suppress(SecureSumError):
             total, survivors = cohort.run(lambda stage, client, p=pattern: p.get(client, NEVER) <= STAGES.index(stage))

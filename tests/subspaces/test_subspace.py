@@ -90,11 +90,14 @@ def test_the_energy_is_kept_track_of_through_a_thousand_updates():
 
 @pytest.mark.parametrize("coordinates", [2, 12, 60])
 def test_the_diagonal_is_expected_to_be_its_mean_over_draws(coordinates):
-    """Within 1 %, for kept directions along a few or all of 60 coordinates. False alarm below 1e-6: t bounds, a union of 60."""
+    """Within 1 %, for kept directions along a few or all of 60 coordinates. False alarm below 1e-6: t bounds, a union of 60.
+
+    With 1,500 draws, a mean that is off by 0.21 standard deviations more is found with probability 0.99.
+    """
     rows = normal(2, 60) * (torch.arange(60) < coordinates)
     basis = Basis.from_tensor(torch.linalg.qr(rows.T)[0], capacity=6)
     subspace = Subspace(size=8, seed=PublicSeed(3), basis=basis, kept=2, values=np.ones(2))
-    drawn = torch.stack([replace(subspace, draw=draw).diagonal() for draw in range(4_000)])
+    drawn = torch.stack([replace(subspace, draw=draw).diagonal() for draw in range(1_500)])
     for expected, found in zip(subspace.expected_diagonal().tolist(), drawn.T, strict=True):
         low, high = mean_interval(found.tolist(), false_alarm=1e-6 / 60)
         assert low <= 1.01 * expected

@@ -165,8 +165,17 @@ def test_a_result_is_not_overwritten_by_the_next_client():
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True, track_running_stats=True)])
 def test_buffers_that_training_changes_are_refused(norm):
     module = nn.Sequential(nn.Conv2d(1, 3, 3), norm, nn.Flatten(), nn.Linear(48, 4))
-    with pytest.raises(InputError, match=r"training changes the buffer '1.*Use GroupNorm or LayerNorm, or BatchNorm2d"):
+    with pytest.raises(InputError, match=r"training changes the buffer '1.*Use nn\.GroupNorm or nn\.LayerNorm") as refused:
         trainer_of(module, images())
+    assert "track_running_stats" not in str(refused.value), "without running statistics a batch of one example fails"
+
+
+@pytest.mark.parametrize("norm", [nn.GroupNorm(1, 3), nn.LayerNorm(3)])
+def test_the_norms_that_are_advised_train_on_a_batch_of_one(norm):
+    """Five examples in batches of four leave a batch of one."""
+    module, data = nn.Sequential(nn.Linear(6, 3), norm, nn.Linear(3, 4)), examples(5)
+    trained = trainer_of(module, data).train(flatten(module), data, LocalWork(rate=0.1, batch=4), SEED)
+    assert torch.isfinite(trained).all()
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d(3, track_running_stats=False), nn.GroupNorm(1, 3), nn.LayerNorm([3, 4, 4])])

@@ -26,7 +26,7 @@ def perceptron() -> nn.Module:
 def both(family="balanced", loss="cross_entropy"):
     """The weights that a client sees, and its trainers: by hand and by autograd."""
     module = perceptron()
-    form = Dbcl(sketch=SketchSettings(name=family, ratio=0.5)).fitted(module).form_at(SEED, 0)
+    form = Dbcl(sketch=SketchSettings(name=family, ratio=0.5)).resolved(1, module=module).given(SEED, 0).sketch
     by_hand = make_trainer(module, loss).sketched(form)
     by_autograd = AutogradTrainer(module, LOSSES[loss]).sketched(form)
     assert (type(by_hand), type(by_autograd)) == (PerceptronTrainer, AutogradTrainer)
@@ -68,7 +68,7 @@ def test_a_model_that_draws_random_numbers_stays_one_after_the_other():
     module = nn.Sequential(nn.Linear(6, 9), nn.Dropout(), nn.Linear(9, 4))
     trainer = make_trainer(module, "cross_entropy")
     trainer.check(examples(3))
-    form = Dbcl().fitted(module).form_at(SEED, 0)
+    form = Dbcl().resolved(1, module=module).given(SEED, 0).sketch
     assert trainer.sequential
     assert trainer.sketched(form).sequential
     weights, work = form.apply(flatten(module)), LocalWork(rate=0.1, batch=2)

@@ -1,27 +1,46 @@
-"""Algorithms by name: what clients send, what the server makes of it, and how every party follows."""
+"""Algorithms by name: what clients send, how the server combines it, and how all parties update their replicas."""
 
-from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
+from sketchfed.algorithms.base import Algorithm, stepped
+from sketchfed.algorithms.cohorts import cohort, most_participations, round_seed
 from sketchfed.algorithms.dbcl import Dbcl
 from sketchfed.algorithms.dome import Dome
 from sketchfed.algorithms.fedavg import FedAvg
 from sketchfed.algorithms.fetchsgd import FetchSgd
+from sketchfed.algorithms.forms import Form, WholeModel
 from sketchfed.algorithms.iterative import Iterative
 from sketchfed.algorithms.private_iterative import PrivateIterative
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings, default_global_rate
+from sketchfed.algorithms.state import Change, Replica, RoundContext, State
+from sketchfed.parts import Registry
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "Change",
+    "CodecSettings",
     "Dbcl",
     "Dome",
     "FedAvg",
     "FetchSgd",
+    "Form",
     "Iterative",
     "PrivateIterative",
     "Replica",
     "RoundContext",
+    "SketchSettings",
     "State",
+    "SubspaceSettings",
+    "WholeModel",
+    "cohort",
+    "default_global_rate",
+    "most_participations",
+    "round_seed",
+    "stepped",
 ]
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm for algorithm in (FedAvg, Iterative, PrivateIterative, FetchSgd, Dbcl, Dome)
-}
+ALGORITHMS: Registry[type[Algorithm]] = Registry(
+    "algorithm",
+    {algorithm.name: algorithm for algorithm in (FedAvg, Iterative, PrivateIterative, FetchSgd, Dbcl, Dome)},
+    group="sketchfed.algorithms",
+    base=Algorithm,
+)

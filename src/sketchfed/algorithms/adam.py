@@ -1,4 +1,4 @@
-"""Adam on changes that carry noise of known variance, and corrected for it."""
+"""Adam for changes with noise of known variance. The second moment is corrected for the noise."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,35 +8,35 @@ from torch import Tensor
 
 from sketchfed.kernels import directions
 
-_LEAST = 1e-16  # below it squares are rounding errors
+_LEAST = 1e-16  # smaller squares are rounding errors
 
 Moments = Mapping[str, Tensor]
-"""`mean` and `square`: running means of changes and of their squares, both begun at zero."""
+"""`mean` and `square`: the running means of the changes and of their squares. Both start at zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Kingma & Ba 2015, with the second moment freed from noise as by Tang et al. 2024 and Nicolas et al. 2025, Alg. 1.
+    """Adam (Kingma & Ba 2015) with noise removed from the second moment (Tang et al. 2024; Nicolas et al. 2025, Alg. 1).
 
-    Numbers are float32. Every operation is on coordinates alone, or a sum in a fixed order: all parties compute the same bits.
-    Products and sums are apart, because `torch.add(…, alpha=…)` fuses them on some processors and not on others.
+    All numbers are float32. Every operation is elementwise or a sum in a fixed order, so all parties compute the same bits.
+    Products and sums are separate operations, because `torch.add(…, alpha=…)` fuses them on some processors only.
     """
 
     beta1: float
     beta2: float
     debias: bool
-    """Whether the variance of the noise is taken off the squares."""
+    """Whether the variance of the noise is subtracted from the squares."""
     corrected_once: bool = True
-    """False takes the corrected mean for the running one, as Nicolas et al. 2025, Alg. 1, line 18, has it printed."""
+    """If False, the corrected mean replaces the running mean, as printed in Nicolas et al. 2025, Alg. 1, line 18."""
 
     def mean(self, moments: Moments, rounds: int) -> Tensor:
-        """m̂ after so many rounds: the mean of what was seen, without the zeros that it began with."""
+        """m̂ after this many rounds: the running mean, corrected for its start at zero."""
         if rounds == 0 or not self.corrected_once:
             return moments["mean"]
         return moments["mean"] / (1 - self.beta1**rounds)
 
     def updated(self, moments: Moments, change: Tensor, rounds: int, noise: Tensor | float) -> dict[str, Tensor]:
-        """The moments after `rounds` rounds, of which the last saw `change`, with noise of this variance in each coordinate."""
+        """The moments after `rounds` rounds. The last round saw `change`, whose coordinates have noise of variance `noise`."""
         mean = moments["mean"] * self.beta1 + change * (1 - self.beta1)
         if not self.corrected_once:
             mean /= 1 - self.beta1**rounds
@@ -47,7 +47,7 @@ class Adam:
         return {"mean": mean, "square": square}
 
     def step(self, moments: Moments, rounds: int, *, floor: float, least: float) -> Tensor:
-        """m̂/√max(v̂, γ′), coordinate by coordinate, with γ′ = floor · the mean of v̂, or of `least` where that is more."""
+        """m̂/√max(v̂, γ′) for each coordinate, where γ′ = floor times the mean of v̂ or `least`, whichever is larger."""
         square = moments["square"] / (1 - self.beta2**rounds)
         total = np.empty((1, 1))
         directions.inner(square.numpy()[None], np.ones((1, len(square)), np.float32), total)

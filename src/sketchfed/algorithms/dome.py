@@ -1,17 +1,19 @@
-"""DOME: changes are sent in a subspace that follows them, and everyone takes the same Adam steps."""
+"""DOME: clients send their changes in a subspace that adapts to the changes, and all parties take the same Adam steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from sketchfed.algorithms.adam import Adam
-from sketchfed.algorithms.base import Algorithm, Replica, RoundContext, State
-from sketchfed.algorithms.linear import Heard, LinearCode, LinearMap
+from sketchfed.algorithms.base import Algorithm
+from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.settings import SubspaceSettings
+from sketchfed.algorithms.state import Replica, RoundContext, State
+from sketchfed.caches import cached
+from sketchfed.codecs.linear import LinearCode, LinearMap
 from sketchfed.errors import InputError, SketchfedError, WireError
 from sketchfed.kernels.finite import all_finite
 from sketchfed.seeds import PublicSeed
@@ -27,44 +29,45 @@ DEFAULT_RATE = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Dome(Algorithm):
-    """Clients send Sᵀ(change) in an orthonormal S of `size` directions that everyone rebuilds from what was broadcast.
+    """Clients send Sᵀ(change), where S has `size` orthonormal directions that everyone rebuilds from the broadcasts.
 
-    Paper: Nicolas et al. 2025, Alg. 1 and 2, which has neither code nor experiments. A round: each client sends the
-    coordinates of its change in S_t, less those of the mean m̂ of earlier changes where `remove_mean` says so; the server
-    broadcasts their mean, `size` numbers; everyone adds m̂ back, takes an Adam step whose second moment is freed from the
-    noise (`debias`, Lemma 3.2), and updates S_t by the rule of [subspace]. Both directions carry `size` numbers. Clipping,
-    noise and secure sums are those of [privacy] and [secure], on the numbers that are sent.
+    Paper: Nicolas et al. 2025, Alg. 1 and 2, which has neither code nor experiments. In a round, each client sends the
+    coordinates of its change in S_t. With `remove_mean`, it first subtracts the mean m̂ of earlier changes. The server
+    broadcasts the mean of these coordinates, `size` numbers. Everyone adds m̂ back, takes an Adam step whose second moment is
+    corrected for the noise (`debias`, Lemma 3.2), and updates S_t by the rule of [subspace]. Both directions carry `size`
+    numbers. Clipping, noise and secure sums apply to the numbers that are sent, as set in [privacy] and [secure].
 
-    What is corrected of the printed form (`paper = true` keeps it, with the rule 'history_pca'): the running mean is not
-    overwritten by the corrected one (line 18), by which all that a round does not see grows without end; the noise that is
-    taken off squares is that of the mean, diag(SSᵀ) times, not that of one client times Diag(SᵀS), which has the wrong length
-    (line 19); and noise is calibrated by the accountant instead of Thm 3.3.
+    Three corrections to the printed form (`paper = true` keeps it, with the rule 'history_pca'). First, the corrected mean does
+    not overwrite the running mean (line 18); otherwise everything that a round does not see grows without bound. Second, the
+    noise subtracted from the squares is the noise of the mean times diag(SSᵀ). As printed, it is the noise of one client times
+    Diag(SᵀS), which has the wrong length (line 19). Third, the accountant calibrates the noise instead of Thm 3.3.
 
-    Three departures that help. `[subspace] image` confines the first layer to smooth images: then S_t, moments and steps are
-    in the frame's coordinates (`subspaces.Frame`). With `centre` the first round asks for the mean image in place of a
-    gradient, and the first layer moves less along it (`subspaces.damped`). And means of gradients are not removed unless asked
-    for: what S_t does not see of m̂ stays in it for ever, which costs more than is gained. `[subspace] name = "whole"` sends
-    all coordinates: DP-Adam, with `debias` as in Tang et al. 2024.
+    Three departures that help. First, `[subspace] image` restricts the first layer to smooth images. S_t, moments and steps are
+    then in the frame's coordinates (`subspaces.Frame`). Second, with `centre`, the first round estimates the mean image instead
+    of a gradient, and the first layer moves less along it (`subspaces.damped`). Third, means of gradients are removed only on
+    request: the part of m̂ that S_t does not see stays in m̂ forever, which costs more than it gains. `[subspace] name =
+    "whole"` sends all coordinates: this is DP-Adam, with `debias` as in Tang et al. 2024.
     """
 
     subspace: SubspaceSettings = field(default_factory=SubspaceSettings)
     remove_mean: bool | None = None
-    """Whether clients send how their change differs from the mean of earlier ones; if absent, only in the printed form."""
+    """Whether clients subtract the mean of earlier changes before they send. If absent, only the printed form does so."""
     beta1: float = 0.9
     beta2: float = 0.99
     debias: bool = True
-    """Whether the variance of the noise is taken off second moments."""
+    """Whether the variance of the noise is subtracted from the second moments."""
     floor: float = 0.3
-    """The least second moment, γ'; as a multiple of the mean one, or of the variance that noise gives a coordinate if more."""
-    paper: bool = False
-    """The form as printed, where that is defined."""
+    """The smallest second moment γ', as a multiple of the mean second moment, or of the noise variance per coordinate if that
+    is larger."""
+    paper: bool = told_as("as printed", default=False)
+    """Use the form as printed in the paper, wherever that is well defined."""
     _frame: Frame | None = None
 
     name = "dome"
     summary = "coordinates in a subspace that follows the changes, Adam steps"
     source = "Nicolas et al. 2025"
     incremental = True
-    adaptive = True
+    by_layer = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,81 +78,62 @@ class Dome(Algorithm):
             raise InputError(f"algorithm.floor must not be negative, got {self.floor}.")
         if self.global_momentum:
             raise InputError(
-                f"algorithm.global_momentum = {self.global_momentum}: algorithm 'dome' has Adam's, which is algorithm.beta1. "
-                "Remove it."
+                f"algorithm.global_momentum = {self.global_momentum}: algorithm 'dome' has the momentum of Adam instead, "
+                "algorithm.beta1. Remove global_momentum."
             )
         if self.paper and self.subspace.name != "history_pca":
             raise InputError(
-                f"algorithm.paper = true is the form as printed, whose update rule is 'history_pca', but subspace.name is "
+                f"algorithm.paper = true selects the printed form, whose update rule is 'history_pca', but subspace.name is "
                 f'{self.subspace.name!r}. Write [subspace] with name = "history_pca", or leave paper out.'
             )
         if self.paper and self.subspace.image is not None:
             raise InputError(
-                "algorithm.paper = true is the form as printed, which knows nothing of images. Remove subspace.image and "
+                "algorithm.paper = true selects the printed form, which has no images. Remove subspace.image and "
                 "subspace.centre, or leave paper out."
             )
         if self.rounds <= self.warm_up:
             raise InputError(
-                f"algorithm.rounds = {self.rounds}: with subspace.centre the first round asks for the mean image, and none is "
-                "left to train in. Use 2 rounds or more."
+                f"algorithm.rounds = {self.rounds}: with subspace.centre the first round estimates the mean image, so no round "
+                "is left for training. Use 2 rounds or more."
             )
 
     @property
+    def refused_placements(self) -> Mapping[str, str]:
+        if not self.subspace.centre:
+            return {}
+        return {
+            "steps": "subspace.centre shrinks changes along the mean image, so noise that is added in local steps has a "
+            "different variance in that direction. Remove subspace.centre or privacy.placement = 'steps'."
+        }
+
+    @property
     def warm_up(self) -> int:
+        """The number of rounds that estimate the mean image before training begins."""
         return int(self.subspace.centre)
 
-    def resolved(self, dim: int, clients: int | None = None) -> Self:
+    def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
         planned = replace(
             self,
             subspace=self.subspace.completed(),
             remove_mean=self.paper if self.remove_mean is None else self.remove_mean,
             global_rate=self.global_rate or DEFAULT_RATE,
+            _frame=self._frame if module is None else self.subspace.frame(Layout.of(module)),
         )
-        planned._first(dim, PublicSeed(0))  # refuses a size that cannot be, now
+        planned.first_subspace(dim, PublicSeed(0))  # raises an error now if the size is impossible
         return planned
 
-    def fitted(self, module: nn.Module) -> Self:
-        layout = Layout.of(module)
-        fit = replace(self, _frame=self.subspace.frame(layout))
-        fit._first(layout.dim, PublicSeed(0))
-        return fit
-
     def begin(self, weights: Tensor) -> State:
-        moments = {name: torch.zeros(length) for name, length in self._lengths(len(weights)).items()}
+        moments = {name: torch.zeros(length) for name, length in self.lengths(len(weights)).items()}
         return State(replica=Replica(round=0, weights=weights, moments=moments))
 
-    def snapshot(self, replica: Replica, seed: PublicSeed) -> Packet:
-        arrays = {"weights": replica.weights, **replica.moments}
-        if replica.subspace is not None:
-            arrays |= {f"subspace.{name}": tensor for name, tensor in replica.subspace.tensors().items()}
-        return Packet(kind="snapshot", arrays=arrays, scalars={"round": replica.round})
-
-    def received(self, packet: Packet, dim: int, seed: PublicSeed) -> Replica:
-        expect_kind(packet, "snapshot")
-        weights = tensor_named(packet, "weights", shape=(dim,))
-        moments = {name: tensor_named(packet, name, shape=(length,)) for name, length in self._lengths(dim).items()}
-        if self.warm_up and (norm := float(moments["centre"].norm())) and abs(norm - 1) > 1e-3:
-            raise WireError(f"the snapshot's mean image has norm {norm:.3g}; it should be a direction, of norm 1, or zero.")
-        index = int(number_named(packet, "round", least=0, most=2**63))
-        begun = index > self.warm_up and self._rule is not None
-        subspace = self._received_subspace(packet, dim, seed) if begun else None
-        return Replica(round=index, weights=weights, moments=moments, subspace=subspace)
-
-    def local(self, trainer: Trainer, context: RoundContext) -> Trainer:
-        if context.round >= self.warm_up:
-            return trainer
-        asked = self._mean_image(trainer.dim).frame
-        return InputTrainer(trainer, start=asked.start, inputs=asked.rows.shape[1])
-
-    def client(self, change: Tensor, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
-        code = self.code(len(change), context)
-        return code.packet(code.apply(change)), None
+    def given(self, seed: PublicSeed, index: int) -> "DomeModel":
+        return DomeModel(algorithm=self, seed=seed, index=index)
 
     def code(self, dim: int, context: RoundContext) -> LinearCode:
         shape, replica = (self._size(dim),), context.replica
         if context.round < self.warm_up and self._frame is not None:
-            return LinearCode(kind=self.name, shape=shape, map=self._mean_image(dim))
-        subspace = self._first(dim, context.seed) if replica is None else self.subspace_of(replica, context.seed)
+            return LinearCode(kind=self.name, shape=shape, map=self.mean_image(dim))
+        subspace = self.first_subspace(dim, context.seed) if replica is None else self.subspace_of(replica, context.seed)
         offset = None
         if replica is not None and self.remove_mean and replica.round > self.warm_up:
             expected = self._adam.mean(replica.moments, replica.round - self.warm_up)
@@ -158,16 +142,7 @@ class Dome(Algorithm):
         frame = self._frame_of(replica)
         if frame is not None:
             known = frame if subspace is None else _Framed(frame, subspace)
-        return LinearCode(kind=self.name, shape=shape, map=known, offset=offset)
-
-    def told(self, update: Packet, replica: Replica, seed: PublicSeed) -> Heard | None:
-        dim, context = len(replica.weights), RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
-        code = self.code(dim, context)
-        values = tensor_named(expect_kind(update, "sensed"), "values", shape=(self._size(dim),))
-        return Heard(values if code.offset is None else values + code.offset, code.map)
-
-    def between(self, before: Replica, after: Replica, seed: PublicSeed) -> None:
-        """Adam's steps are no linear function of a round's change."""
+        return LinearCode(kind=self.name, shape=shape, map=known, offset=offset, orthonormal=True)
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         return float(self._values(packet, dim).norm())
@@ -183,7 +158,7 @@ class Dome(Algorithm):
         sensed = tensor_named(expect_kind(update, "sensed"), "values", shape=(self._size(dim),))
         noise = number_named(update, "noise", least=0.0, most=1e30)
         if replica.round < self.warm_up:
-            centre = self._mean_image(dim).direction(sensed)
+            centre = self.mean_image(dim).direction(sensed)
             return replace(replica, round=replica.round + 1, moments={**replica.moments, "centre": centre})
         steps = replica.round - self.warm_up
         change = sensed if subspace is None else subspace.adjoint(sensed)
@@ -196,75 +171,59 @@ class Dome(Algorithm):
             step = frame.adjoint(step)
         weights = replica.weights + step * self.rate_at(replica.round)
         if not all(map(all_finite, (weights, *moments.values()))):
-            raise WireError(
-                "the update makes weights or moments that are no longer finite. It was damaged, or training diverged."
-            )
+            raise WireError("the update leads to weights or moments that are not finite. It was damaged, or training diverged.")
         if subspace is not None:
             assert self._rule is not None
-            if replica.subspace is None:  # an own one: that of `_first` is kept, and would keep what is appended to it
+            if replica.subspace is None:  # make a new one: the cached one of `first_subspace` must not be modified
                 subspace = self._rule.begin(dim=subspace.dim, size=subspace.size, seed=seed)
             subspace = self._rule.updated(subspace, estimate=change)
         moments = {**replica.moments, **moments}
         return replace(replica, round=replica.round + 1, weights=weights, moments=moments, subspace=subspace)
 
-    def captured(self, replica: Replica, gradient: Tensor, seed: PublicSeed) -> float | None:
-        if replica.round < self.warm_up:
-            return None
-        context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
-        sent = self.code(len(gradient), context).mapped(gradient)
-        return float(sent.double().square().sum() / gradient.double().square().sum())
-
     def subspace_of(self, replica: Replica, seed: PublicSeed) -> Subspace | None:
-        """In which directions the next round's changes are sent, in the frame if there is one; None for all of them."""
-        return self._first(len(replica.weights), seed) if replica.subspace is None else replica.subspace
+        """The subspace of the next round's changes, in the frame if there is one. None if all directions are sent."""
+        return self.first_subspace(len(replica.weights), seed) if replica.subspace is None else replica.subspace
 
-    def _first(self, dim: int, seed: PublicSeed) -> Subspace | None:
+    def first_subspace(self, dim: int, seed: PublicSeed) -> Subspace | None:
+        """The subspace of the first training round. None if all directions are sent."""
         rule = self._rule
         return None if rule is None else _begun(rule, self._inner(dim), self._size(dim), seed)
 
     def _frame_of(self, replica: Replica | None) -> Frame | None:
-        """To what the next round's changes are confined, with the mean image damped once it is known."""
+        """The frame to which the next round's changes are restricted. The mean image is damped once it is known."""
         if self._frame is None or replica is None or not self.warm_up:
             return self._frame
         return damped(self._frame, replica.moments["centre"])
 
-    def _mean_image(self, dim: int) -> MeanImage:
-        assert self._frame is not None, "call fitted(module) first"
+    def mean_image(self, dim: int) -> MeanImage:
+        """The map of a warm-up round, which estimates the mean image."""
+        assert self._frame is not None, "call resolved(dim, module=...) first"
         return MeanImage(self._frame, self._size(dim))
 
-    def _lengths(self, dim: int) -> dict[str, int]:
-        """What is remembered of earlier rounds, and how many numbers each of it has."""
+    def lengths(self, dim: int) -> dict[str, int]:
+        """The names of the tensors that are kept between rounds, and the length of each."""
         centre = {"centre": len(self._frame.rows)} if self._frame is not None and self.warm_up else {}
         return {"mean": self._inner(dim), "square": self._inner(dim)} | centre
 
     def _inner(self, dim: int) -> int:
-        """Coordinates in which moments and subspaces are."""
+        """The number of coordinates of moments and subspaces."""
         return dim if self._frame is None else self._frame.inner
 
     def _size(self, dim: int) -> int:
-        """Numbers that travel."""
+        """The number of values that are sent."""
         return self._inner(dim) if self._rule is None else self.subspace.size_for(dim)
 
     def _noise_of(self, subspace: Subspace | None, noise: float, clients: int) -> Tensor | float:
-        """The variance to be taken off squares: Nicolas et al. 2025, Eq. (11), or what Alg. 1, line 19 says in its place.
+        """The variance to subtract from the squares: Nicolas et al. 2025, Eq. (11), or Alg. 1, line 19 in the printed form.
 
-        As printed it is a²·Diag(SᵀS), the noise of a single client, and a number for each column of S where each coordinate
-        needs one. SᵀS = I, so it is read as a² in every coordinate.
+        The printed form is a²·Diag(SᵀS), the noise of a single client. It has one number for each column of S, but each
+        coordinate needs one. Since SᵀS = I, this code uses a² in every coordinate.
         """
         if not noise or not self.debias:
             return 0.0
         if self.paper:
             return noise * clients
         return noise if subspace is None else noise * subspace.expected_diagonal()
-
-    def _received_subspace(self, packet: Packet, dim: int, seed: PublicSeed) -> Subspace:
-        tensors = {name: packet.arrays.get(f"subspace.{name}") for name in STATE}
-        if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-            raise WireError("the snapshot has no subspace. Its sender runs another algorithm, or another version of this one.")
-        try:
-            return Subspace.from_tensors(tensors, seed=seed, like=self._first(dim, seed))  # type: ignore[arg-type]
-        except SketchfedError as error:
-            raise WireError(f"the subspace of the snapshot cannot be used: {error}") from error
 
     def _values(self, packet: Packet, dim: int) -> Tensor:
         return tensor_named(expect_kind(packet, self.name), "values", shape=(self._size(dim),))
@@ -278,9 +237,57 @@ class Dome(Algorithm):
         return Adam(beta1=self.beta1, beta2=self.beta2, debias=self.debias, corrected_once=not self.paper)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DomeModel:
+    """The weights with their moments and the subspace of the next round. A warm-up round estimates the mean image instead."""
+
+    algorithm: Dome
+    seed: PublicSeed
+    index: int
+
+    sketch = None
+
+    @property
+    def trains(self) -> bool:
+        return self.index >= self.algorithm.warm_up
+
+    def packet(self, replica: Replica) -> Packet:
+        arrays = {"weights": replica.weights, **replica.moments}
+        if replica.subspace is not None:
+            arrays |= {f"subspace.{name}": tensor for name, tensor in replica.subspace.tensors().items()}
+        return Packet(kind="snapshot", arrays=arrays, scalars={"round": replica.round})
+
+    def replica(self, packet: Packet, dim: int) -> Replica:
+        expect_kind(packet, "snapshot")
+        lengths = self.algorithm.lengths(dim)
+        weights = tensor_named(packet, "weights", shape=(dim,))
+        moments = {name: tensor_named(packet, name, shape=(length,)) for name, length in lengths.items()}
+        if "centre" in moments and (norm := float(moments["centre"].norm())) and abs(norm - 1) > 1e-3:
+            raise WireError(f"the snapshot's mean image has norm {norm:.3g}; it must be a direction of norm 1, or zero.")
+        begun = self.index > self.algorithm.warm_up
+        first = self.algorithm.first_subspace(dim, self.seed)
+        subspace = self._subspace(packet, first) if begun and first is not None else None
+        return Replica(round=self.index, weights=weights, moments=moments, subspace=subspace)
+
+    def trainer(self, trainer: Trainer) -> Trainer:
+        if self.trains:
+            return trainer
+        asked = self.algorithm.mean_image(trainer.dim).frame
+        return InputTrainer(trainer, start=asked.start, inputs=asked.rows.shape[1])
+
+    def _subspace(self, packet: Packet, first: Subspace) -> Subspace:
+        tensors = {name: packet.arrays.get(f"subspace.{name}") for name in STATE}
+        if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+            raise WireError("the snapshot has no subspace. Its sender runs another algorithm, or another version of this one.")
+        try:
+            return Subspace.from_tensors(tensors, seed=self.seed, like=first)  # type: ignore[arg-type]
+        except SketchfedError as error:
+            raise WireError(f"the subspace of the snapshot cannot be used: {error}") from error
+
+
 @dataclass(frozen=True, eq=False)
 class _Framed:
-    """A subspace of what a frame leaves."""
+    """A subspace within a frame: the frame's map, followed by the subspace's map."""
 
     frame: Frame
     subspace: Subspace
@@ -292,7 +299,7 @@ class _Framed:
         return self.frame.adjoint(self.subspace.adjoint(y))
 
 
-@lru_cache(maxsize=4)
+@cached(maxsize=4)
 def _begun(rule: UpdateRule, dim: int, size: int, seed: PublicSeed) -> Subspace:
-    """All clients of a round use one object, so its probes are drawn once."""
+    """All clients of a round use the same object, so its probes are drawn only once."""
     return rule.begin(dim=dim, size=size, seed=seed)

@@ -1,17 +1,17 @@
-"""A replica as named tensors, and back: how runs and clients keep it between rounds."""
+"""Conversion of a replica to named tensors and back. Runs and clients store it in this way between rounds."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from sketchfed.algorithms.base import Replica
+from sketchfed.algorithms.state import Replica
 from sketchfed.seeds import PublicSeed
 from sketchfed.subspaces import Subspace
 
 
 def to_tensors(replica: Replica) -> dict[str, Tensor]:
-    """All of a replica but its round, by names from which `from_tensors` makes it again."""
+    """The named tensors of a replica, without its round. `from_tensors` rebuilds the replica from them."""
     named = {"weights": replica.weights, "velocity": replica.velocity, "prediction": replica.prediction}
     named |= {f"moments.{name}": tensor for name, tensor in replica.moments.items()}
     if replica.subspace is not None:
@@ -21,7 +21,7 @@ def to_tensors(replica: Replica) -> dict[str, Tensor]:
 
 
 def from_tensors(tensors: Mapping[str, Tensor], *, round: int) -> Replica:
-    """The replica of a round; a KeyError or ValueError if the tensors are not one."""
+    """Rebuild the replica of a round. Raises KeyError or ValueError if the tensors are not a replica."""
     return Replica(
         round=round,
         weights=tensors["weights"],
@@ -33,7 +33,7 @@ def from_tensors(tensors: Mapping[str, Tensor], *, round: int) -> Replica:
 
 
 def group(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix and a dot, without it."""
+    """The tensors whose names begin with a prefix and a dot, under their names without the prefix."""
     return {name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
 
 
@@ -42,5 +42,5 @@ def _subspace(tensors: dict[str, Tensor], moments: Mapping[str, Tensor]) -> Subs
         return None
     found = Subspace.from_tensors(tensors, seed=PublicSeed.from_bytes(tensors.pop("seed").numpy().tobytes()))
     if "mean" in moments and len(moments["mean"]) != found.dim:
-        raise ValueError(f"its subspace has {found.dim:,} dimensions, and its moments have others")
+        raise ValueError(f"its subspace has {found.dim:,} dimensions, but its moments have {len(moments['mean']):,}")
     return found

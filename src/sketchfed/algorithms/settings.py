@@ -1,20 +1,21 @@
-"""The tables [sketch] and [codec] of a configuration: which sketch or codec, before the model's size is known."""
+"""The tables [sketch], [codec] and [subspace] of a configuration, before the model's size is known."""
 
 import math
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import lru_cache
 from typing import Any, get_type_hints
 
-from sketchfed.codecs import CODECS, Codec, Sketched, make_codec, option_names
+from sketchfed.caches import cached
+from sketchfed.codecs import CODECS, Codec, SketchCodec, make_codec, option_names
 from sketchfed.codecs.rounding import check_width
 from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.parts import short
 from sketchfed.sketches import SKETCHES
 from sketchfed.subspaces import UPDATES, Frame, UpdateRule
-from sketchfed.tables import check_keys, check_type
+from sketchfed.tables import check_keys, check_type, keys_of
 from sketchfed.vectors import Layout
 
 DEFAULT_RATIO = 0.1
-"""size/dim where neither was said."""
+"""size/dim if neither `ratio` nor `size` is given."""
 DEFAULT_DIRECTIONS, DEFAULT_FREQUENCIES = 200, 60
 WHOLE = "whole"
 """The name of the subspace that is all of R^dim."""
@@ -22,66 +23,78 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, kw_only=True)
 class SketchSettings:
-    """Which sketch: `size` coefficients, or `ratio` = size/dim, each with so many bits up and down."""
+    """Selects a sketch with `size` coefficients, or `ratio` = size/dim, and the bits per coefficient up and down."""
 
     name: str = "srht"
     ratio: float | None = None
     size: int | None = None
     bits: int = 32
     bits_down: int | None = None
-    """Bits a coefficient on the way down, where sketches travel down; the same as up if absent."""
+    """Bits per coefficient in sketches that the server sends. If absent, the same as `bits`."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name not in SKETCHES:
-            raise UnknownNameError("sketch", self.name, SKETCHES)
+        SKETCHES[self.name]  # raises an error if the name is unknown
         _check_size("sketch", self.ratio, self.size)
         check_width(self.bits)
         check_width(self.down)
+        known = [option.name for option in fields(SKETCHES[self.name]) if option.name not in ("dim", "size", "seed")]
+        check_keys("sketch", self.options, [*keys_of(SketchSettings), *known])
         for option, value in self.options.items():
             if not isinstance(value, str | int | float):
-                raise InputError(f"sketch.{option} must be a number or a text, got {value!r}.")
+                raise InputError(f"sketch.{option} must be a number or text, got {value!r}.")
 
     @property
     def label(self) -> str:
         """Family, size and bits, in a few words."""
         bits = f" {self.bits} bits" if self.bits == self.down else f" {self.bits}/{self.down} bits"
-        return f"{self.name} {_size_label(self.ratio, self.size)}{bits if (self.bits, self.down) != (32, 32) else ''}"
+        return f"{short(self.name)} {_size_label(self.ratio, self.size)}{bits if (self.bits, self.down) != (32, 32) else ''}"
 
     def size_for(self, dim: int) -> int:
-        """The number of coefficients for a model of `dim` parameters; a tenth unless something was said."""
+        """The number of coefficients for a model of `dim` parameters. The default is a tenth of them."""
         return _size_for(dim, self.ratio, self.size)
+
+    def completed(self) -> "SketchSettings":
+        """Return a copy in which the size is given explicitly."""
+        return self if self.ratio is not None or self.size is not None else replace(self, ratio=DEFAULT_RATIO)
+
+    def check_up_only(self, algorithm: str) -> None:
+        """Raise `InputError` if `bits_down` is set although the server sends no sketches."""
+        if self.bits_down is not None:
+            raise InputError(
+                f"sketch.bits_down = {self.bits_down} has no effect: with algorithm '{algorithm}' the server sends no "
+                "sketches. Remove it, or choose algorithm 'iterative'."
+            )
 
     @property
     def down(self) -> int:
-        """Bits a coefficient on the way down."""
+        """Bits per coefficient in sketches that the server sends."""
         return self.bits if self.bits_down is None else self.bits_down
 
-    def codec(self, dim: int) -> Sketched:
+    def codec(self, dim: int) -> SketchCodec:
         """The codec that sends this sketch."""
         options = tuple(sorted(self.options.items()))
-        return Sketched(dim=dim, size=self.size_for(dim), family=self.name, bits=self.bits, options=options)
+        return SketchCodec(dim=dim, size=self.size_for(dim), family=self.name, bits=self.bits, options=options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodecSettings:
-    """Which codec carries FedAvg's updates: `size` numbers each, or `ratio` = size/dim, and whatever options that codec has."""
+    """Selects the codec for FedAvg's updates, the number of values per update (`size`, or `ratio` = size/dim), and options."""
 
     name: str = "dense"
     ratio: float | None = None
     size: int | None = None
     clients: int | None = None
-    """How many clients a round is planned with; `participation` of all of them if absent."""
+    """The planned number of clients per round. If absent, `participation` times the number of clients."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name not in CODECS:
-            raise UnknownNameError("codec", self.name, CODECS)
+        CODECS[self.name]  # raises an error if the name is unknown
         given = {key: value for key, value in (("ratio", self.ratio), ("size", self.size)) if value is not None} | self.options
         known = _known_options(self.name)
         for option in given:
             if option not in known:
-                there = " What it sends is said in [sketch]." if self.name == "sketched" else f" It has {', '.join(known)}."
+                there = " Set its sketch in [sketch]." if self.name == "sketched" else f" It has {', '.join(known)}."
                 raise InputError(f"codec '{self.name}' has no option {option!r}.{there}")
         _check_size("codec", self.ratio, self.size)
         hints = get_type_hints(CODECS[self.name])
@@ -90,20 +103,20 @@ class CodecSettings:
 
     @property
     def label(self) -> str:
-        """The codec, its size and bits, in a few words; nothing for what needs no word."""
+        """The codec, its size and bits, in a few words. Empty for codecs that need no mention."""
         if self.name in ("dense", "sketched"):
             return ""
         size = f" {_size_label(self.ratio, self.size)}" if self._sends_some else ""
         bits = f" {self.options['bits']} bits" if self.options.get("bits", 32) != 32 else ""
-        return f"{self.name}{size}{bits}"
+        return f"{short(self.name)}{size}{bits}"
 
     def completed(self, clients: int | None) -> "CodecSettings":
-        """The same with what was not said filled in; a round is planned with so many clients."""
+        """Return a copy with all defaults filled in, for rounds of `clients` clients."""
         ratio = DEFAULT_RATIO if self._sends_some and self.ratio is None and self.size is None else self.ratio
         return replace(self, ratio=ratio, clients=clients if self.clients is None else self.clients)
 
     def codec(self, dim: int, sketch: SketchSettings | None) -> Codec:
-        """The codec for updates of `dim` numbers; `sketch` is for the codec 'sketched'."""
+        """Make the codec for updates of `dim` numbers. Only the codec 'sketched' uses `sketch`."""
         if self.name == "sketched":
             return replace((sketch or SketchSettings()).codec(dim), clients=self.clients, **self.options)
         size = _size_for(dim, self.ratio, self.size) if self._sends_some else None
@@ -111,26 +124,27 @@ class CodecSettings:
 
     @property
     def _sends_some(self) -> bool:
-        """Whether a size was asked for, or the codec cannot do without one; others send all coordinates."""
+        """Whether a size is given or the codec requires one. Other codecs send all coordinates."""
         needed = any(setting.name == "size" and setting.default is MISSING for setting in fields(CODECS[self.name]))
         return self.ratio is not None or self.size is not None or (needed and self.name != "sketched")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubspaceSettings:
-    """In which directions changes are sent: how they are updated, how many they are, and the options of that update rule."""
+    """The directions in which changes are sent: their update rule, their number, and the options of the update rule."""
 
     name: str = "fresh"
     """An [update rule](dome.md#update-rules), or `whole` for all directions."""
     ratio: float | None = None
     size: int | None = None
-    """How many directions; 200 if neither this nor ratio = size/dim is said."""
+    """The number of directions. 200 if neither this nor ratio = size/dim is given."""
     image: list[int] | None = None
-    """Height and width of the images whose pixels are the inputs of the first layer: that moves along smooth ones only."""
+    """Height and width of the images that are the inputs of the first layer. If given, that layer moves only along smooth
+    images."""
     frequencies: int | None = None
-    """How many of the lowest frequencies of an image, a channel, count as smooth; 60 if absent."""
+    """The number of lowest frequencies, per channel of an image, that count as smooth. 60 if absent."""
     centre: bool = False
-    """Whether the first round asks for the mean image, and the first layer's changes along it count a fifth from then on."""
+    """Whether the first round estimates the mean image. If so, changes of the first layer along it count only a fifth."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,67 +159,67 @@ class SubspaceSettings:
             check_type(value, get_type_hints(UPDATES[self.name])[option], f"subspace.{option}")
         _check_size("subspace", self.ratio, self.size)
         if self.image is not None and (len(self.image) != 2 or min(self.image) < 1):
-            raise InputError(f"subspace.image is [height, width] of images, such as [28, 28], got {self.image}.")
+            raise InputError(f"subspace.image must be the [height, width] of images, such as [28, 28], got {self.image}.")
         if self.frequencies is not None and (self.image is None or self.frequencies < 1):
             raise InputError(
-                f"subspace.frequencies = {self.frequencies} is a number of frequencies of images, at least 1. "
-                "Say subspace.image = [height, width] too."
+                f"subspace.frequencies = {self.frequencies} counts the frequencies of images, so it must be at least 1. "
+                "Set subspace.image = [height, width] too."
             )
         if self.centre and self.image is None:
             raise InputError(
-                "subspace.centre asks for the mean image, in frequencies of images of a known size. Say subspace.image = "
+                "subspace.centre estimates the mean image, so it must know the size of the images. Set subspace.image = "
                 "[height, width] too, or remove subspace.centre and subtract the mean from the inputs yourself."
             )
         self.rule()
 
     @property
     def label(self) -> str:
-        """The rule and the size, in a few words."""
+        """The update rule and the size, in a few words."""
         size = "" if self.name == WHOLE else f" {_size_label(self.ratio, self.size or DEFAULT_DIRECTIONS)}"
         return f"{self.name}{size}{' smooth' if self.image else ''}{' centred' if self.centre else ''}"
 
     def rule(self) -> UpdateRule | None:
-        """None where changes are sent as they are."""
+        """The update rule. None if changes are sent unchanged."""
         return None if self.name == WHOLE else UPDATES[self.name](**self.options)
 
     def size_for(self, dim: int) -> int:
-        """The number of directions of `dim` that there are; 200 unless something was said."""
+        """The number of directions for a model of `dim` parameters. The default is 200."""
         if self.name == WHOLE:
             return dim
         return DEFAULT_DIRECTIONS if self.ratio is None and self.size is None else _size_for(dim, self.ratio, self.size)
 
     def frame(self, layout: Layout) -> Frame | None:
-        """To which part of R^dim changes are confined, where images were said to go in."""
+        """The part of R^dim to which changes are restricted. None unless `image` is given."""
         if self.image is None:
             return None
         return Frame.smooth(layout, image=self.image, frequencies=self.frequencies or DEFAULT_FREQUENCIES)
 
     def completed(self) -> "SubspaceSettings":
-        """The same with what was not said filled in."""
+        """Return a copy with all defaults filled in."""
         if self.name == WHOLE or self.ratio is not None or self.size is not None:
             return replace(self, frequencies=(self.frequencies or DEFAULT_FREQUENCIES) if self.image else None)
         return replace(self, size=DEFAULT_DIRECTIONS).completed()
 
 
 def _known_options(name: str) -> list[str]:
-    """The keys of [codec] for a codec; those of 'sketched' are in [sketch], but for the bound on what it sends."""
+    """The keys of [codec] for a codec. For 'sketched' they are in [sketch], except `norm_bound`."""
     if name == "sketched":
         return ["norm_bound"]
     sized = any(setting.name == "size" for setting in fields(CODECS[name]))
     return (["ratio", "size"] if sized else []) + option_names(name)
 
 
-@lru_cache(maxsize=8)
+@cached(maxsize=8)
 def _codec(name: str, dim: int, size: int | None, clients: int | None, options: tuple[tuple[str, Any], ...]) -> Codec:
-    """All clients of a round use one object, so what it computes is computed once."""
+    """All clients of a round use the same object, so its results are computed only once."""
     return make_codec(name, dim=dim, size=size, clients=clients, **dict(options))
 
 
 def _check_size(where: str, ratio: float | None, size: int | None) -> None:
     if ratio is not None and size is not None:
-        raise InputError(f"{where}.ratio = {ratio} and {where}.size = {size} both say the size. Remove one.")
+        raise InputError(f"{where}.ratio = {ratio} and {where}.size = {size} both set the size. Remove one.")
     if ratio is not None and not 0 < ratio <= 1:
-        raise InputError(f"{where}.ratio is size/dim, above 0 and at most 1, got {ratio}.")
+        raise InputError(f"{where}.ratio is size/dim, so it must be above 0 and at most 1, got {ratio}.")
     if size is not None and size < 1:
         raise InputError(f"{where}.size must be at least 1, got {size}.")
 
@@ -222,8 +236,8 @@ def _size_label(ratio: float | None, size: int | None) -> str:
 
 
 def default_global_rate(ratio: float) -> float:
-    """A global step that worked for a sketch of size/dim = ratio: min(1, c·√ratio), measured (`experiments/global-rate`).
+    """A global step that works for a sketch of size/dim = ratio: min(1, c·√ratio), measured (`lab/experiments/global-rate`).
 
-    Theory asks for steps smaller by 1 + α ≈ dim/size (Song et al. 2023, Thm 5.1); that is for the worst case.
+    Theory requires steps smaller by a factor of 1 + α ≈ dim/size (Song et al. 2023, Thm 5.1), but that is the worst case.
     """
     return min(1.0, 4.0 * math.sqrt(ratio))

@@ -17,7 +17,7 @@ OBJECTIVES = ("cosine", "squares")
 OPTIMISERS = ("adam", "lbfgs")
 LABELS = ("inferred", "searched", "tried")
 MOST = 8
-"""Examples of a batch that are looked for together."""
+"""The largest number of examples that are looked for together."""
 _CUTS = (3 / 8, 5 / 8, 7 / 8)
 _STALLED = 1e-9
 
@@ -57,6 +57,8 @@ class Matching:
     high: float = 1.0
     """Inputs are known to lie between these."""
 
+    most: ClassVar[int] = MOST
+    """The largest number of examples that are looked for together."""
     name: ClassVar[str] = "matching"
     summary: ClassVar[str] = "examples whose gradient looks like what was seen"
     source: ClassVar[str] = "Zhu et al. 2019; Geiping et al. 2020; Song et al. 2023, Sec. 7"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sketchfed.algorithms.linear import LinearMap, RoundTrip
+from sketchfed.codecs.linear import LinearMap, RoundTrip
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, LocalWork, Loss

@@ -5,9 +5,9 @@ from itertools import groupby
 
 from torch import Tensor
 
-from sketchfed.engines import Exchange
-from sketchfed.engines.secure import parted
 from sketchfed.errors import SketchfedError
+from sketchfed.rounds import Exchange
+from sketchfed.rounds.secure_clients import parted
 from sketchfed.secure import SecureServer, Terms
 from sketchfed.secure.messages import body_of, flagged, request_kind
 from sketchfed.wire import unpack

@@ -78,7 +78,7 @@ class PropertyInference:
         """
         first = self._checked(observations, examples, has, clip, noise)
         labels = np.arange(self.shadows) % 2 == 0
-        chosen = self._drawn(count, has, labels, seed)
+        chosen = self.drawn(count, has, labels, seed)
 
         def simulated(start: int, stop: int) -> tuple[Tensor, Tensor]:
             picked = chosen[start:stop]
@@ -101,9 +101,9 @@ class PropertyInference:
             known.append((rows[:, kept], lengths))
         rows, lengths = _described(first, torch.stack([observation.values.detach().float() for observation in observations]))
         learnt = [torch.cat(each) for each in zip(*known, strict=True)]
-        return self._judged(learnt, labels, [rows[:, kept], lengths], seed)
+        return self.judged(learnt, labels, [rows[:, kept], lengths], seed)
 
-    def _judged(self, learnt: Sequence[Tensor], labels: Marks, asked: Sequence[Tensor], seed: PublicSeed) -> Tensor:
+    def judged(self, learnt: Sequence[Tensor], labels: Marks, asked: Sequence[Tensor], seed: PublicSeed) -> Tensor:
         """What trees that have learnt from directions and lengths say of others."""
         from sklearn.ensemble import RandomForestClassifier  # a second to import
 
@@ -118,7 +118,7 @@ class PropertyInference:
             votes += trees * forest.predict_proba(torch.cat(list(unknown), dim=1).numpy())[:, 1]
         return torch.from_numpy(votes / self.trees).float()
 
-    def _drawn(self, count: int, has: Tensor, labels: Marks, seed: PublicSeed) -> Tensor:
+    def drawn(self, count: int, has: Tensor, labels: Marks, seed: PublicSeed) -> Tensor:
         """Which examples are behind each simulated update, `(shadows, count)`, in a random order."""
         having, lacking = (mask.nonzero()[:, 0].numpy() for mask in (has, ~has))
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:

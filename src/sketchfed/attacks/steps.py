@@ -116,8 +116,9 @@ def _sketched(view: View) -> dict[int, dict[str, Seen]]:
         raise InputError("clients are shown the weights themselves, so there is nothing to estimate. Use 'as sent'.")
     found = {}
     for index, replica in view.replicas().items():
-        form = view.public.algorithm.form_at(view.public.seed, index)
-        assert form is not None
+        form = view.public.sketch(index)
+        if form is None:
+            continue
         parts = form.seen.views(replica.weights)
         found[index] = {name: Seen(rows=parts[name], sketch=sketch) for name, sketch in form.layers}
     return found

@@ -8,18 +8,16 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from sketchfed.algorithms import Algorithm, Replica, RoundContext
-from sketchfed.algorithms.base import cohort
-from sketchfed.algorithms.linear import Heard, RoundTrip, spread
+from sketchfed.algorithms import Algorithm, Replica, RoundContext, cohort
+from sketchfed.attacks.knowledge import Heard, Knowledge, knowledge_of, spread
 from sketchfed.attacks.observation import Observation
 from sketchfed.attacks.opened import opened_sums, survivors_in, task_in
-from sketchfed.engines import Exchange, Participant
-from sketchfed.engines.participant import MOST_UPDATES
+from sketchfed.codecs.linear import RoundTrip
 from sketchfed.errors import SketchfedError
 from sketchfed.nn.model_sketch import ModelSketch
-from sketchfed.protection import Protection
-from sketchfed.protection.client import batches_of
-from sketchfed.protection.sums import recovered_sum
+from sketchfed.protection import ClientWork, Protection, SecureSums
+from sketchfed.rounds import Exchange, Participant
+from sketchfed.rounds.participant import MOST_UPDATES
 from sketchfed.seeds import PublicSeed, SecretSeed
 from sketchfed.sketches import Sketch
 from sketchfed.training import Examples, Loss, make_trainer
@@ -44,8 +42,8 @@ class Public:
     How many examples each client has is assumed to be known, too: that is in favour of the attack.
     """
 
-    algorithm: Algorithm
-    """Made to fit the module."""
+    protection: Protection
+    """Of an algorithm that is resolved for the module. Weights and fixed noise seeds are not in it."""
     module: nn.Module
     loss: str | Loss
     seed: PublicSeed
@@ -53,16 +51,22 @@ class Public:
     """Of an example."""
     sizes: tuple[int, ...]
     """Examples of each client."""
-    protection: Protection | None = None
     start: Replica | None = None
     """With which all began, where that follows from the public seed."""
 
     @cached_property
     def participant(self) -> Participant:
         trainer = make_trainer(self.module, self.loss)
-        return Participant(
-            algorithm=self.algorithm, trainer=trainer, seed=self.seed, clients=len(self.sizes), protection=self.protection
-        )
+        return Participant(trainer=trainer, seed=self.seed, protection=self.protection)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.protection.algorithm
+
+    @cached_property
+    def knowledge(self) -> Knowledge[Algorithm]:
+        """What the algorithm's messages reveal; `InputError` if nobody has said."""
+        return knowledge_of(self.algorithm)
 
     @property
     def dim(self) -> int:
@@ -70,7 +74,7 @@ class Public:
 
     def given(self, index: int) -> tuple[nn.Module, ModelSketch | None]:
         """The model in the form that clients are given in a round, and the sketches that lie between, if any."""
-        form = self.algorithm.form_at(self.seed, index)
+        form = self.sketch(index)
         if form is None:
             return self.module, None
         return self._forms.get(index, lambda: client_form(self.module, form)), form
@@ -81,8 +85,16 @@ class Public:
 
     def sketches(self, index: int) -> Mapping[str, Sketch]:
         """Those by which weights are sketched for clients in a round."""
-        form = self.algorithm.form_at(self.seed, index)
+        form = self.sketch(index)
         return {} if form is None else form.sketches
+
+    def sketch(self, index: int) -> ModelSketch | None:
+        """The sketches of the model that clients are given in a round; None if they are given the model itself."""
+        return self.algorithm.given(self.seed, index).sketch
+
+    def trains(self, index: int) -> bool:
+        """Whether a round trains the weights."""
+        return self.algorithm.given(self.seed, index).trains
 
     @cached_property
     def _forms(self) -> Latest[nn.Module]:
@@ -91,20 +103,20 @@ class Public:
     @property
     def of_examples(self) -> bool:
         """Whether single examples are protected: then batches are hidden or cut from passes, and sums divided as planned."""
-        return self.protection is not None and self.protection.privacy is not None and self.protection.privacy.unit == "example"
+        return self.protection.batches is not None
 
     def used(self, index: int, client: int) -> tuple[int, ...] | None:
         """Which of a client's examples are behind its reply in a round: the order of batches is public unless it is hidden."""
         size, context = self.sizes[client], RoundContext(round=index, seed=self.seed, client=client)
-        if not self.of_examples:
+        batches = self.protection.batches
+        if batches is None:
             order, slices = self.algorithm.work.order(size, context.own)
             return tuple(sorted(set(order[: slices[-1][1]].tolist())))
-        assert self.protection is not None
-        if self.protection.passes is None:
+        if batches.secret:
             return None
         numbers = torch.arange(size)
-        [(batch, _)] = batches_of(self.protection, Examples(numbers, numbers), context, SecretSeed())
-        return tuple(sorted(batch.x.tolist()))
+        drawn = [batch for batch, _ in batches.draw(Examples(numbers, numbers), context, SecretSeed())]
+        return tuple(sorted({int(number) for batch in drawn for number in batch.x}))
 
     def count(self, index: int, client: int) -> int:
         """How many different examples of a client are behind its reply in a round; as planned, where that is hidden."""
@@ -114,16 +126,11 @@ class Public:
     @property
     def clip(self) -> float | None:
         """The longest that what a client sends may be without noise, as far as one bound says it."""
-        protection, work = self.protection, self.algorithm.work
-        if protection is None or protection.privacy is None or protection.in_steps:
-            return None
-        if protection.privacy.unit == "client":
-            return protection.privacy.clip
-        return protection.privacy.clip * work.rate if protection.noisy_steps == work.batch == 1 else None
+        return self.protection.clip
 
     def cohort(self, index: int) -> tuple[int, ...]:
         """The clients of a round, as anybody can tell; nobody can where cohorts are hidden."""
-        if self.protection is not None and self.protection.hidden:
+        if self.protection.hidden:
             return ()
         population = len(self.sizes)
         return tuple(cohort(self.seed, index, population=population, count=self.algorithm.planned(population)))
@@ -176,8 +183,9 @@ class View:
 
     @cached_property
     def _updates(self) -> Sequence[Update]:
+        knowledge_of(self.public.algorithm)  # refuses an algorithm of which nobody has said what it reveals
         found = self._told() if self.is_client else self._heard()
-        return [update for update in found if update.round >= self.public.algorithm.warm_up]
+        return [update for update in found if self.public.trains(update.round)]
 
     # What the server sees, or whoever reads the wire ----------------------------------------------------------------
 
@@ -187,7 +195,7 @@ class View:
                 yield from self._opened(replica, exchanges)
                 continue
             protection = self.public.protection
-            noise = 0.0 if protection is None or protection.central else protection.variance(1) ** 0.5
+            noise = 0.0 if protection.central else protection.variance(1) ** 0.5
             for exchange in exchanges:
                 heard = None if exchange.reply is None else self._reply(exchange.reply, replica, exchange.client)
                 if heard is not None:
@@ -195,10 +203,11 @@ class View:
 
     def _opened(self, replica: Replica, exchanges: Sequence[Exchange]) -> Iterator[Update]:
         protection = self.public.protection
-        assert protection is not None
+        if not isinstance(protection, SecureSums):
+            return
         for total, clients in opened_sums(exchanges):
-            packet = recovered_sum(protection, total, len(clients), self._context(replica))
-            heard = self.public.algorithm.heard(packet, self.public.dim, self._context(replica))
+            packet = protection.opened(total, len(clients), self._context(replica))
+            heard = self.public.knowledge.heard(packet, self.public.dim, self._context(replica))
             if heard is not None:
                 yield self._update(replica, clients, heard, protection.variance(len(clients)) ** 0.5)
 
@@ -209,7 +218,7 @@ class View:
             if packet.scalars.get("round") != replica.round or packet.clients != 1:
                 return None
             self.public.algorithm.check(packet, self.public.dim, self._context(replica, client))
-            heard = self.public.algorithm.heard(packet, self.public.dim, self._context(replica, client))
+            heard = self.public.knowledge.heard(packet, self.public.dim, self._context(replica, client))
         except SketchfedError:
             return None
         return heard if heard is not None and bool(heard.values.isfinite().all()) else None
@@ -232,15 +241,15 @@ class View:
 
     def _told(self) -> Iterator[Update]:
         """What broadcasts tell of the means of rounds, less the members' own part."""
-        algorithm, seed = self.public.algorithm, self.public.seed
+        algorithm, knowledge, seed = self.public.algorithm, self.public.knowledge, self.public.seed
         held, sent = self.public.start, dict[int, list[Exchange]]()
         for replica, exchanges, packets in self._rounds():
             if packets[-1].kind == "snapshot" and held is not None:
-                yield from self._of_mean(held, algorithm.between(held, replica, seed), sent)
+                yield from self._of_mean(held, knowledge.between(held, replica, seed), sent)
             elif packets[-1].kind != "begin" and held is not None:
                 for packet in packets:
                     if number_named(packet, "round") == held.round < replica.round:
-                        yield from self._of_mean(held, algorithm.told(packet, held, seed), sent)
+                        yield from self._of_mean(held, knowledge.told(packet, held, seed), sent)
                         held = algorithm.follow(held, packet, seed)
             held, sent[replica.round] = replica, exchanges
 
@@ -249,8 +258,8 @@ class View:
             return
         protection, passed = self.public.protection, sent.get(replica.round, [])
         everybody = survivors_in(passed) or self.public.cohort(replica.round)
-        planned = len(everybody) or (protection.cohort if protection is not None else 1)
-        noise = 0.0 if protection is None else protection.variance(planned) ** 0.5
+        planned = len(everybody) or protection.cohort
+        noise = protection.variance(planned) ** 0.5
         own = {client: part for client, part in self._own(replica, heard, passed).items() if client in everybody}
         others = tuple(client for client in everybody if client not in own)
         if everybody and not others:
@@ -258,7 +267,7 @@ class View:
         if own:
             total = heard.values * len(everybody) - torch.stack(list(own.values())).sum(0)
             heard, noise = Heard(total / len(others), heard.map), noise * len(everybody) / len(others)
-            if protection is not None and not protection.central and protection.secure is None:
+            if not protection.central and not isinstance(protection, SecureSums):
                 noise = protection.variance(len(others)) ** 0.5  # their own noise went with their own part
         yield self._update(replica, others, heard, noise, planned=planned)
 
@@ -281,14 +290,14 @@ class View:
 
     def _worked(self, replica: Replica, client: int) -> Heard | None:
         algorithm, protection, context = self.public.algorithm, self.public.protection, self._context(replica, client)
-        assert protection is not None
-        assert protection.summation is not None
-        trainer = algorithm.local(self.public.participant.trainer, context)
-        trained = trainer.train(replica.weights, self.own[client], algorithm.work, context.own)
-        packet, _ = algorithm.client(trained.sub_(replica.weights), None, context)
+        if not isinstance(protection, SecureSums):
+            return None
+        trainer = algorithm.given(self.public.seed, replica.round).trainer(self.public.participant.trainer)
+        work = ClientWork(trainer=trainer, replica=replica, examples=self.own[client], memory=None, context=context)
+        packet, _ = algorithm.client(work.trained(algorithm.work), None, context)
         code = protection.code(context)
-        clipped = torch.renorm(code.values(packet)[None], p=2, dim=0, maxnorm=protection.summation.clip)[0]
-        return algorithm.heard(code.packet(clipped), self.public.dim, context)
+        clipped = torch.renorm(code.values(packet)[None], p=2, dim=0, maxnorm=protection.mechanism.clip)[0]
+        return self.public.knowledge.heard(code.packet(clipped), self.public.dim, context)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -308,7 +317,7 @@ class View:
             loss = Planned(loss, work.batch * summed)
             if work.steps == 1:
                 work, seeds = replace(work, batch=None), seeds[:1]
-        if public.protection is not None and public.protection.in_steps:
+        if public.protection.noise_before_code:
             noise *= spread(heard.map, len(replica.weights)) ** 0.5
         observation = Observation(
             values=heard.values,

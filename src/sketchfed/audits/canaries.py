@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sketchfed.attacks.membership import mislabelled
 from sketchfed.errors import InputError
+from sketchfed.runs.workload import Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
-from sketchfed.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,6 +1,6 @@
 """One way to train under attack: from the recorded run to everything that attacks came to."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sketchfed.attacks import ATTACKS
@@ -10,17 +10,16 @@ from sketchfed.attacks.reconstruction import GradientMatching, JointMatching, Re
 from sketchfed.attacks.steps import StepAttack
 from sketchfed.attacks.view import View
 from sketchfed.audits.canaries import Canaries
+from sketchfed.audits.evidence import Evidence
+from sketchfed.audits.findings import DefenceRecord, Finding
 from sketchfed.audits.judging import judged_examples, judged_steps
 from sketchfed.audits.judging_inference import judged_canaries, judged_members, judged_property
 from sketchfed.audits.outside import Outside, Property
-from sketchfed.audits.record import DefenceRecord, Finding
-from sketchfed.audits.recorded import Recorded
 from sketchfed.errors import SketchfedError
 from sketchfed.seeds import PublicSeed
 from sketchfed.vectors import Layout
 from sketchfed.wire import Bits, unpack
 
-NO_CLAIM = "nothing is claimed"
 OnStage = Callable[[str, float], None]
 """Told what is being done, and which share of the work is behind."""
 
@@ -47,12 +46,14 @@ class Effort:
 class Bench:
     """What the attacks on one recorded run need."""
 
-    recorded: Recorded
+    recorded: Evidence
     outside: Outside
     wanted: Property
     effort: Effort
     seed: PublicSeed
     canaries: Canaries | None = None
+    attacks: Sequence[str] = ()
+    """Which are tried; all that there are if none is named."""
 
     def findings(self, on_stage: OnStage | None = None) -> Iterator[Finding]:
         """Every attack from every view to which it applies.
@@ -60,7 +61,8 @@ class Bench:
         Whoever reads the wire sees just what the server sees, so what was found there is not looked for again.
         """
         roles = self.recorded.roles
-        jobs = [(role, kind()) for role in roles for kind in ATTACKS.values() if self._applies(role, kind)]
+        kinds = chosen_attacks(self.attacks)
+        jobs = [(role, kind()) for role in roles for kind in kinds if self._applies(role, kind)]
         found: dict[str, Finding] = {}
         views = {role: self.recorded.view(role) for role in roles}
         for number, (role, attack) in enumerate(jobs):
@@ -117,13 +119,17 @@ class Bench:
         return max(1, self.effort.judged // view.public.algorithm.planned(len(view.public.sizes)))
 
 
+def chosen_attacks(names: Sequence[str]) -> list[type[Attack]]:
+    """The attacks of these names, or all if there are none."""
+    return [ATTACKS[name] for name in names or ATTACKS]
+
+
 def defence_record(name: str, bench: Bench, *, asked: str, on_stage: OnStage | None = None) -> DefenceRecord:
     """What a way to train came to, with all findings."""
     recorded = bench.recorded
     last = recorded.metrics[-1] if recorded.metrics else {}
     scored = next((line for line in reversed(recorded.metrics) if line["loss"] is not None), {"accuracy": None, "loss": None})
-    protection = recorded.public.protection
-    noisy = protection is not None and protection.privacy is not None
+    noisy = recorded.public.protection.budget is not None
     return DefenceRecord(
         name=name,
         label=recorded.config.label,
@@ -137,12 +143,12 @@ def defence_record(name: str, bench: Bench, *, asked: str, on_stage: OnStage | N
         numbers=_numbers(recorded),
         dim=Layout.of(recorded.workload.module).dim,
         epsilon=last.get("epsilon") if noisy else None,
-        claim=recorded.claim if noisy else NO_CLAIM,
+        claim=recorded.claim,
         findings=list(bench.findings(on_stage)),
     )
 
 
-def _numbers(recorded: Recorded) -> int:
+def _numbers(recorded: Evidence) -> int:
     """Of a reply: its values, not which they are."""
     for exchange in recorded.exchanges:
         if exchange.reply is None or exchange.stage not in ("train", "masked"):

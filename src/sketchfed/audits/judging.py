@@ -11,11 +11,11 @@ from sketchfed.attacks.scores import MOST_DECIBELS, label_accuracy, mse, psnr, r
 from sketchfed.attacks.steps import AsSent, StepAttack
 from sketchfed.attacks.targets import Target
 from sketchfed.attacks.view import View
+from sketchfed.audits.evidence import Evidence
+from sketchfed.audits.findings import Finding, Picture
 from sketchfed.audits.intervals import median_interval
 from sketchfed.audits.outside import Outside
-from sketchfed.audits.png import png
-from sketchfed.audits.record import Finding, Picture
-from sketchfed.audits.recorded import Recorded
+from sketchfed.audits.png import png_base64
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
@@ -30,7 +30,7 @@ _TOLD = "clients are told every step by design, with whatever noise is in it: th
 def judged_examples(
     attack: Reconstruction,
     view: View,
-    recorded: Recorded,
+    recorded: Evidence,
     outside: Outside,
     *,
     victims: int,
@@ -82,7 +82,7 @@ def _scored(attack: Attack, view: View, outside: Outside, guesses: list[tuple[Ta
             images = [each.reshape(len(each), *outside.image) for each in (x, original)]
             details["ssim"] = float(ssim(*images).mean())
             pictures = [
-                Picture(truth=png(truth), guess=png(guess), decibels=float(psnr(guess[None], truth[None])))
+                Picture(truth=png_base64(truth), guess=png_base64(guess), decibels=float(psnr(guess[None], truth[None])))
                 for guess, truth in zip(*images, strict=True)
             ]
     return Finding(
@@ -103,7 +103,7 @@ def _scored(attack: Attack, view: View, outside: Outside, guesses: list[tuple[Ta
     )
 
 
-def judged_steps(attack: StepAttack, view: View, recorded: Recorded) -> Finding:
+def judged_steps(attack: StepAttack, view: View, recorded: Evidence) -> Finding:
     """The estimated steps of the server's weights beside the true ones, by their cosine in each round."""
     if not recorded.weights:
         return not_applicable(attack, view, "the weights between rounds were not kept, so nothing can be compared with them.")
@@ -114,7 +114,7 @@ def judged_steps(attack: StepAttack, view: View, recorded: Recorded) -> Finding:
     layout, cosines = view.public.layout, []
     for index, parts in steps.items():
         true = layout.views(recorded.weights[index + 1] - recorded.weights[index])
-        form = view.public.algorithm.form_at(view.public.seed, index)
+        form = view.public.sketch(index)
         rows = {name: true[name].reshape(len(true[name]), -1) if form is None else form.rows(name, true) for name in parts}
         estimate, truth = (torch.cat([each[name].reshape(-1) for name in parts]) for each in (parts, rows))
         if float(truth.norm()) and float(estimate.norm()):
@@ -140,7 +140,7 @@ def judged_steps(attack: StepAttack, view: View, recorded: Recorded) -> Finding:
     )
 
 
-def _aimed_at(targets: list[Target], recorded: Recorded, victims: int) -> list[tuple[Target, Examples]]:
+def _aimed_at(targets: list[Target], recorded: Evidence, victims: int) -> list[tuple[Target, Examples]]:
     """The first so many targets that had any example, and the truth behind them."""
     chosen: list[tuple[Target, Examples]] = []
     for target in targets:

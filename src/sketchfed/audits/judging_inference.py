@@ -1,5 +1,7 @@
 """Attacks that answer questions about examples, tried on examples of which the auditor knows the answer."""
 
+from itertools import islice
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,10 +13,10 @@ from sketchfed.attacks.reconstruction import OnStep
 from sketchfed.attacks.scores import auc, auc_interval, true_positive_rate
 from sketchfed.attacks.view import Update, View
 from sketchfed.audits.canaries import Canaries
+from sketchfed.audits.evidence import Evidence
+from sketchfed.audits.findings import Finding
 from sketchfed.audits.judging import not_applicable
 from sketchfed.audits.outside import Outside, Property
-from sketchfed.audits.record import Finding
-from sketchfed.audits.recorded import Recorded
 from sketchfed.errors import InputError
 from sketchfed.privacy.audit import audited
 from sketchfed.seeds import PublicSeed
@@ -29,7 +31,7 @@ _LEAST = 4
 def judged_property(
     attack: PropertyAttack,
     view: View,
-    recorded: Recorded,
+    recorded: Evidence,
     outside: Outside,
     wanted: Property,
     *,
@@ -51,7 +53,7 @@ def judged_property(
 def judged_members(
     attack: MembershipAttack,
     view: View,
-    recorded: Recorded,
+    recorded: Evidence,
     outside: Outside,
     *,
     rounds: int,
@@ -114,11 +116,11 @@ def _aligned(view: View, canaries: Canaries, outside: Outside, on_step: OnStep |
     return found[: len(canaries.clients)].float()
 
 
-def _members(recorded: Recorded, rounds: int) -> Examples:
+def _members(recorded: Evidence, rounds: int) -> Examples:
     """Examples that were used in the first so many rounds, spread over them, each once."""
     found: dict[bytes, tuple[Tensor, Tensor]] = {}
-    first = recorded.public.algorithm.warm_up
-    for index in range(first, first + rounds):
+    training = (index for index in range(recorded.config.algorithm.rounds) if recorded.public.trains(index))
+    for index in islice(training, rounds):
         clients = recorded.replied(index)
         if not clients:
             continue
@@ -134,7 +136,7 @@ def _members(recorded: Recorded, rounds: int) -> Examples:
     return Examples(torch.stack([pairs[i][0] for i in chosen]), torch.stack([pairs[i][1] for i in chosen]))
 
 
-def _contains(update: Update, recorded: Recorded, wanted: Property) -> bool | None:
+def _contains(update: Update, recorded: Evidence, wanted: Property) -> bool | None:
     """Whether an update's examples contain one with the property; None if there were none."""
     truth = recorded.behind(update.round, update.clients or recorded.replied(update.round))
     return bool(wanted.has(truth.x).any()) if len(truth.x) else None

@@ -8,9 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sketchfed.runs.workload import Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
-from sketchfed.workload import Workload
 
 IMAGES = {"digits": (1, 8, 8)}
 """Data sets whose examples are images laid out flat."""

@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 
 from sketchfed.audits import explanations, sections
-from sketchfed.audits.record import AuditRecord
+from sketchfed.audits.findings import AuditRecord
 from sketchfed.audits.verdicts import INTERRUPTED, headline
 from sketchfed.report.document import document, written_by
 from sketchfed.report.files import write_whole

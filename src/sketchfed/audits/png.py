@@ -14,7 +14,7 @@ _COLOUR_TYPES = {1: 0, 3: 2}
 """PNG's numbers for grey and for red, green and blue."""
 
 
-def png(image: Tensor) -> str:
+def png_base64(image: Tensor) -> str:
     """An image `(channels, height, width)` of values from 0 to 1, with one channel (grey) or three (RGB), at 8 bits a value.
 
     What lies outside is cut: an attack's guess may. Pixels are not enlarged; that is for the page to do.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sketchfed.audits.record import DefenceRecord, Finding
+from sketchfed.audits.findings import DefenceRecord, Finding
 
 
 def with_power(defences: Sequence[DefenceRecord]) -> list[DefenceRecord]:

@@ -11,20 +11,20 @@ from typing import Any
 
 from torch import nn
 
-from sketchfed import __version__
 from sketchfed.audits.canaries import with_canaries
-from sketchfed.audits.defence import Bench, Effort, OnStage, defence_record
+from sketchfed.audits.defence import Bench, Effort, OnStage, chosen_attacks, defence_record
 from sketchfed.audits.defences import UNDEFENDED, embedded, is_undefended, undefended
+from sketchfed.audits.evidence import Evidence, record, repeatable
+from sketchfed.audits.findings import AUDIT, AuditRecord, DefenceRecord, read_record, write_record
 from sketchfed.audits.outside import Outside, Property
 from sketchfed.audits.power import with_power
-from sketchfed.audits.record import AUDIT, AuditRecord, DefenceRecord, read_record, write_record
-from sketchfed.audits.recorded import Recorded, record, repeatable
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
 from sketchfed.errors import InputError
+from sketchfed.runs.workload import Workload, from_config, from_objects
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Loss
 from sketchfed.training.threads import one_thread
-from sketchfed.workload import Workload, from_config, from_objects
+from sketchfed.version import __version__
 
 PAGE = "audit.html"
 _TRAINING = 0.15
@@ -41,18 +41,20 @@ class Subject:
     config: Config
     workload: Workload | None = None
     """The objects that it is trained on; None where the configuration names them."""
-    recorded: Recorded | None = None
+    recorded: Evidence | None = None
     """A run that was recorded before."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Terms:
+class AuditTerms:
     """What all subjects of an audit have in common."""
 
     seed: int
     effort: Effort
     image: tuple[int, int, int] | None = None
     wanted: Property | None = None
+    attacks: tuple[str, ...] = ()
+    """Which are tried; all that there are if none is named."""
 
 
 def audit(
@@ -68,6 +70,7 @@ def audit(
     effort: Effort | None = None,
     image: tuple[int, int, int] | None = None,
     property: Property | None = None,
+    attacks: Sequence[str] = (),
     folder: Path | str | None = None,
     on_stage: OnDefence | None = None,
 ) -> AuditRecord:
@@ -76,14 +79,15 @@ def audit(
     `model`, `loss`, `data` (a pair of tensors or a torch Dataset for each client) and `test` (the same, of people who take no
     part) are what is trained on; without them `defences` name it, and without these the embedded audit is done. `algorithm`
     is a name, or the tables of a configuration; `defences` are several, by name. The undefended way is always added, for
-    attacks must succeed there before their failure elsewhere means anything.
+    attacks must succeed there before their failure elsewhere means anything. `attacks` names those to try, also as the
+    `package.module:Class` of your own; all that are known if it is empty.
     """
     chosen = {name: load_config(tables) for name, tables in (defences or {}).items()}
     if algorithm is not None:
         tables = {"algorithm": {"name": algorithm}} if isinstance(algorithm, str) else dict(algorithm)
         config = load_config(tables)
         chosen[config.label] = config
-    terms = Terms(seed=seed, effort=effort or Effort(), image=image, wanted=property)
+    terms = AuditTerms(seed=seed, effort=effort or Effort(), image=image, wanted=property, attacks=tuple(attacks))
     given = (model, data, test)
     if all(part is None for part in given):
         subjects = subjects_of(chosen, seed=seed) if chosen else [Subject(name=n, config=c) for n, c in embedded(seed).items()]
@@ -113,7 +117,7 @@ def subjects_of(configs: Mapping[str, Config], *, seed: int | None = None) -> li
 
 def audited(
     subjects: Sequence[Subject],
-    terms: Terms,
+    terms: AuditTerms,
     *,
     processes: int,
     folder: Path | None = None,
@@ -124,6 +128,7 @@ def audited(
 
     What is there already is kept where `resume` says so. Interrupted, it leaves what is finished.
     """
+    chosen_attacks(terms.attacks)  # refuses what there is not, now
     done = _kept(folder, terms) if resume and folder is not None else {}
     found = {s.name: done[s.name] for s in subjects if s.name in done and done[s.name].asked == s.config.to_toml()}
     left = [subject for subject in subjects if subject.name not in found]
@@ -136,6 +141,7 @@ def audited(
             seed=terms.seed,
             version=__version__,
             effort=asdict(terms.effort),
+            attacks=list(terms.attacks),
             defences=judged,
             finished=len(ready) == len(subjects),
         )
@@ -170,7 +176,7 @@ def write_audit(record: AuditRecord, folder: Path) -> Path:
     return write_page(record, folder / PAGE)
 
 
-def _one(subject: Subject, terms: Terms, on_stage: OnStage | None = None) -> DefenceRecord:
+def _one(subject: Subject, terms: AuditTerms, on_stage: OnStage | None = None) -> DefenceRecord:
     """Train if it must be, and attack."""
     seed = PublicSeed(terms.seed).child("audit")
     with one_thread():
@@ -196,6 +202,7 @@ def _one(subject: Subject, terms: Terms, on_stage: OnStage | None = None) -> Def
             effort=terms.effort,
             seed=seed,
             canaries=canaries,
+            attacks=terms.attacks,
         )
 
         def attacking(what: str, share: float) -> None:
@@ -209,7 +216,7 @@ def _one(subject: Subject, terms: Terms, on_stage: OnStage | None = None) -> Def
 
 def _in_parallel(
     subjects: Sequence[Subject],
-    terms: Terms,
+    terms: AuditTerms,
     processes: int,
     keep: Callable[[DefenceRecord], None],
     on_stage: OnDefence | None,
@@ -248,7 +255,7 @@ def _watched(
             on_stage(*stages.get())
 
 
-def _in_process(subject: Subject, terms: Terms, stages: Any) -> DefenceRecord:
+def _in_process(subject: Subject, terms: AuditTerms, stages: Any) -> DefenceRecord:
     return _one(subject, terms, lambda what, share: stages.put((subject.name, what, share)))
 
 
@@ -273,12 +280,12 @@ def _given(
     return [replace(subject, workload=replace(workload, module=deepcopy(model))) for subject in subjects]
 
 
-def _kept(folder: Path, terms: Terms) -> dict[str, DefenceRecord]:
+def _kept(folder: Path, terms: AuditTerms) -> dict[str, DefenceRecord]:
     """What an earlier audit on the same terms left."""
     if not (folder / AUDIT).exists():
         return {}
     record = read_record(folder / AUDIT)
-    same = (record.seed, record.effort) == (terms.seed, asdict(terms.effort))
+    same = (record.seed, record.effort, record.attacks) == (terms.seed, asdict(terms.effort), list(terms.attacks))
     return {each.name: each for each in record.defences} if same else {}
 
 

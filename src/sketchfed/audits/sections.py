@@ -6,8 +6,8 @@ from html import escape
 from itertools import count
 
 from sketchfed.attacks.base import Goal
+from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, Picture, Verdict
 from sketchfed.audits.png import dimensions
-from sketchfed.audits.record import AuditRecord, DefenceRecord, Finding, Picture, Verdict
 from sketchfed.audits.verdicts import GOALS, MEASURES, NO_PROOF, shown_score, strongest
 from sketchfed.report.tables import BYTES_MEASURED, NOTHING
 from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_share

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sketchfed.attacks.base import Goal
-from sketchfed.audits.record import AuditRecord, DefenceRecord, Finding
+from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding
 from sketchfed.audits.verdicts import GOALS, INTERRUPTED, NO_PROOF, shown_score, strongest
 from sketchfed.report.tables import NOTHING
 from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon

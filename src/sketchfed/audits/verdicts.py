@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from sketchfed.attacks.base import Goal
-from sketchfed.audits.record import AuditRecord, DefenceRecord, Finding, Verdict
+from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, Verdict
 from sketchfed.report.tables import NOTHING
 
 GOALS: tuple[Goal, ...] = get_args(Goal)

@@ -1,15 +1,23 @@
-"""The command line. Each command imports what it needs when it runs, so that `--help` answers at once."""
+"""The command line. Each command imports what it needs when it runs, so that `--help` answers at once.
+
+Other distributions add commands through entry points of the group `sketchfed.commands` (`extensions`).
+"""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from sketchfed import __version__
 from sketchfed.cli import audit, catalogue, flower, mean, plan, report, run
+from sketchfed.cli.extensions import ExtensibleGroup
+from sketchfed.cli.files import writable
 from sketchfed.errors import SketchfedError
+from sketchfed.version import __version__
+
+__all__ = ["app", "main", "writable"]
 
 app = typer.Typer(
+    cls=ExtensibleGroup,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -39,9 +47,8 @@ app.command(name="report")(report.report)
 app.add_typer(plan.app, name="plan")
 app.add_typer(flower.app, name="flower")
 app.command(name="mean")(mean.mean)
+app.command(name="list")(catalogue.parts)
 app.command()(catalogue.sketches)
-app.command()(catalogue.bench)
-app.command()(catalogue.reproduce)
 
 
 def main() -> None:

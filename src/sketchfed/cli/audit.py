@@ -29,6 +29,10 @@ def audit(
     image: Annotated[
         str | None, typer.Option(metavar="C,H,W", help="Channels, height and width of examples that are images laid out flat.")
     ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Try this attack, and others only if named too; `sketchfed list attacks` has them."),
+    ] = None,
     processes: Annotated[int, typer.Option(help="Ways to train that are audited at a time.", min=1)] = 2,
 ) -> None:
     """Attack what clients really send, and see what an adversary gets back.
@@ -47,13 +51,14 @@ def audit(
 
     from sketchfed.audits.defence import Effort
     from sketchfed.audits.defences import embedded
-    from sketchfed.audits.running import PAGE, Subject, Terms, audited
+    from sketchfed.audits.running import PAGE, AuditTerms, Subject, audited
     from sketchfed.audits.table import terminal_table
     from sketchfed.runs.folder import numbered
 
     if resume and out is None:
         raise InputError("--resume goes on with the audit in --out. Name that folder.")
-    terms = Terms(seed=seed, effort=Effort(victims=victims, iterations=iterations, canaries=canaries), image=_shape(image))
+    effort = Effort(victims=victims, iterations=iterations, canaries=canaries)
+    terms = AuditTerms(seed=seed, effort=effort, image=_shape(image), attacks=tuple(attack or ()))
     if subjects:
         chosen = _subjects(subjects, settings or [])
         name = chosen[-1].name
@@ -78,7 +83,7 @@ def audit(
 
 def _subjects(paths: Sequence[Path], changes: Sequence[str]) -> "list[Subject]":
     """What is named, and the undefended way to train beside it."""
-    from sketchfed.audits.recorded import recorded_run
+    from sketchfed.audits.evidence import recorded_run
     from sketchfed.audits.running import Subject, subjects_of
     from sketchfed.config import load_config
     from sketchfed.runs.folder import RunFolder

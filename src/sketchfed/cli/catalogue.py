@@ -1,12 +1,72 @@
-"""What there is: sketch families, benchmarks and experiments."""
+"""What there is: parts of every kind, and sketch families with their variance."""
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sketchfed.cli.files import writable
 from sketchfed.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from sketchfed.parts import Registry
+
+
+def parts(
+    kind: Annotated[str | None, typer.Argument(help="Which kind, such as codecs; without it, all kinds.")] = None,
+) -> None:
+    """Everything that a configuration can name, with what it is and where it comes from.
+
+    Parts of installed packages are listed beside sketchfed's own. A part that cannot be used is listed with the reason.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    known = _registries()
+    if kind is not None and kind not in known:
+        raise UnknownNameError("kind of parts", kind, known)
+    console = Console()
+    for title, registry in known.items() if kind is None else [(kind, known[kind])]:
+        rows = [(name, *_about(registry, name), registry.origin(name)) for name in registry.names()]
+        papers = any(paper for _, _, paper, _ in rows)
+        table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+        for heading in ("name", "what it is", *(["paper"] if papers else []), "comes from"):
+            table.add_column(heading)
+        for name, about, paper, origin in rows:
+            table.add_row(f"[bold]{escape(name)}", *map(escape, (about, paper, origin) if papers else (about, origin)))
+        console.print(table)
+        for name, package in registry.hidden().items():
+            console.print(
+                f"{package} announces {name!r} too, which has no effect: built-in parts are not replaced.", markup=False
+            )
+
+
+def _registries() -> "dict[str, Registry[Any]]":
+    """Every registry, by what its entry points are called after the dot."""
+    from sketchfed.algorithms import ALGORITHMS
+    from sketchfed.attacks import ATTACKS
+    from sketchfed.codecs import CODECS
+    from sketchfed.config import ENGINES
+    from sketchfed.data import DATA_SETS, PARTITIONS
+    from sketchfed.models import MODELS
+    from sketchfed.privacy import MECHANISMS
+    from sketchfed.sketches import SKETCHES
+    from sketchfed.training import LOSSES, METRICS
+
+    mathematics, learning = (SKETCHES, CODECS, ALGORITHMS, MECHANISMS), (MODELS, DATA_SETS, PARTITIONS, LOSSES, METRICS)
+    every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ENGINES)
+    return {registry.group.removeprefix("sketchfed."): registry for registry in every}
+
+
+def _about(registry: "Registry[Any]", name: str) -> tuple[str, str]:
+    """What a part is and the paper that it is from, or why it cannot be used."""
+    from sketchfed.parts import summary
+
+    try:
+        part = registry[name]
+    except InputError as error:
+        return f"cannot be used: {error}", ""
+    return summary(part), getattr(part, "source", "")
 
 
 def sketches(
@@ -30,67 +90,4 @@ def sketches(
     for name, family in SKETCHES.items():
         sketch = family(dim=dim, size=size, seed=PublicSeed(0))
         table.add_row(f"[bold]{name}", family.summary, family.alpha_formula, f"{sketch.exact_alpha:,.2f}", family.cost)
-    Console().print(table)
-
-
-def bench(
-    name: Annotated[str | None, typer.Argument(help="Which benchmark; without a name they are listed.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only, half a minute.")] = False,
-    out: Annotated[Path, typer.Option(help="Where results and pictures go.")] = Path("runs/bench"),
-) -> None:
-    """Measure speed as ratios to peers in the same run: `sketchfed bench kernels`."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    from sketchfed.shipped import purpose, shipped
-
-    files = {file.stem: file for file in sorted(shipped("benchmarks").glob("*.py")) if "def main(" in file.read_text()}
-    known = {stem: purpose(file) for stem, file in files.items()}
-    if name is None:
-        _print_names("Benchmarks", known, "sketchfed bench NAME")
-        return
-    if name not in known:
-        raise UnknownNameError("benchmark", name, known)
-    spec = spec_from_file_location(f"sketchfed_benchmark_{name}", files[name])
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.main(folder=writable(out), quick=quick)
-
-
-def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Which experiment; without a name they are listed.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where results go. [default: runs/NAME]")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. --set trials=500.")
-    ] = None,
-) -> None:
-    """Measure a table or figure of the papers anew: `sketchfed reproduce table-1`."""
-    from sketchfed.experiments import find, make_settings, purposes, recorded_settings
-
-    if name is None:
-        _print_names("Experiments", purposes(), "sketchfed reproduce NAME")
-        return
-    experiment = find(name)
-    chosen = make_settings(experiment, recorded_settings(name) | dict(_parse_setting(text) for text in settings or []))
-    experiment.run(chosen, writable(out or Path("runs") / name))
-
-
-def _parse_setting(text: str) -> tuple[str, object]:
-    import tomllib
-
-    key, equals, value = text.partition("=")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"] if equals else None
-    except tomllib.TOMLDecodeError:
-        raise InputError(f"--set takes KEY=VALUE with a TOML value, got {text!r}. Write --set trials=500.") from None
-
-
-def _print_names(title: str, purposes: dict[str, str], usage: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", caption=f"Run one: {usage}", caption_justify="left", show_header=False)
-    for name, purpose in purposes.items():
-        table.add_row(f"[bold]{name}", purpose)
     Console().print(table)

@@ -157,7 +157,7 @@ def _most_rounds(clients: int, cohort: int, rounds: int, seed: int, given: int |
         bound = min(rounds, int(binom.isf(1e-3 / clients, rounds, cohort / clients)))
         return bound, f"a client takes part in {mean}, and none in more than {bound:,} with probability 0.999"
     from sketchfed import PublicSeed
-    from sketchfed.algorithms.base import most_participations
+    from sketchfed.algorithms import most_participations
 
     most = most_participations(PublicSeed(seed), rounds=rounds, population=clients, count=cohort)
     return most, f"a client takes part in {mean}, one of them in {most:,} (seed {seed})"

@@ -17,8 +17,8 @@ def report(
     """Compare runs on one HTML page that works offline, with charts, exact configurations and a LaTeX table to paste."""
     from rich.console import Console
 
+    from sketchfed.report.loading import read
     from sketchfed.report.page import write_report
-    from sketchfed.report.records import read
     from sketchfed.report.tables import terminal_table, write_latex
 
     console = Console()

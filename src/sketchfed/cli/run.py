@@ -86,8 +86,8 @@ def run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tens
     from rich.console import Console
 
     from sketchfed.cli.progress import Bars
+    from sketchfed.report.loading import read
     from sketchfed.report.page import write_report
-    from sketchfed.report.records import read
     from sketchfed.report.tables import terminal_table, write_latex
     from sketchfed.runs.tensorboard import writer
 

@@ -1,4 +1,4 @@
-"""How an update travels: n vectors to n packets to one mean."""
+"""Codecs turn the vectors of n clients into n packets, and n packets into one mean."""
 
 from dataclasses import MISSING, fields
 
@@ -7,48 +7,61 @@ from sketchfed.codecs.channel import Channel
 from sketchfed.codecs.correlated import Correlated
 from sketchfed.codecs.dense import Dense
 from sketchfed.codecs.eden import Eden
+from sketchfed.codecs.ensembles import ENSEMBLES, Ensemble
+from sketchfed.codecs.examples import correlation_of, example_vectors
 from sketchfed.codecs.induced import Induced
+from sketchfed.codecs.linear import LinearCode, LinearMap, RoundTrip
 from sketchfed.codecs.qsgd import Qsgd
 from sketchfed.codecs.rand_k import RandK
 from sketchfed.codecs.rand_k_spatial import RandKSpatial
 from sketchfed.codecs.rand_proj_spatial import RandProjSpatial
 from sketchfed.codecs.sign import Sign
-from sketchfed.codecs.sketched import Sketched
+from sketchfed.codecs.sketched import SketchCodec
+from sketchfed.codecs.solver import cheaper_decoder, solve
 from sketchfed.codecs.top_k import TopK
+from sketchfed.codecs.trials import Trials, measure, squared_errors
 from sketchfed.codecs.wangni import Wangni
-from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.errors import InputError
+from sketchfed.parts import Registry
 
-__all__ = ["CODECS", "Channel", "Codec", "Dense", "Sketched", "make_codec"]
+__all__ = [
+    "CODECS",
+    "ENSEMBLES",
+    "BudgetError",
+    "Channel",
+    "Codec",
+    "Dense",
+    "Ensemble",
+    "LinearCode",
+    "LinearMap",
+    "RoundTrip",
+    "SketchCodec",
+    "Trials",
+    "cheaper_decoder",
+    "correlation_of",
+    "example_vectors",
+    "fit",
+    "make_codec",
+    "measure",
+    "packet_bytes",
+    "solve",
+    "squared_errors",
+]
 
-CODECS: dict[str, type[Codec]] = {
-    codec.name: codec
-    for codec in (
-        Dense,
-        Sketched,
-        RandK,
-        RandKSpatial,
-        RandProjSpatial,
-        TopK,
-        Wangni,
-        Induced,
-        Qsgd,
-        Sign,
-        Eden,
-        Correlated,
-    )
-}
+_OURS: tuple[type[Codec], ...] = (
+    *(Dense, SketchCodec, RandK, RandKSpatial, RandProjSpatial, TopK, Wangni, Induced, Qsgd, Sign, Eden, Correlated),
+)
+CODECS: Registry[type[Codec]] = Registry("codec", {codec.name: codec for codec in _OURS}, group="sketchfed.codecs", base=Codec)
 
 
 def make_codec(name: str, *, dim: int, size: int | None = None, clients: int | None = None, **options: object) -> Codec:
-    """The codec of that name: `size` numbers a client, for rounds of so many clients.
+    """Return the codec with this name, or your own codec as `package.module:Class`, for rounds of `clients` clients.
 
-    `size` is how many numbers a packet carries, whatever their width; `dense` sends all and takes no notice of it.
+    `size` is the number of values in a packet, whatever their width in bits. `dense` sends all values and ignores `size`.
 
     >>> make_codec("sketched", dim=1024, size=16, clients=20).mse(total_square=20.0, correlation=19.0)
     63.0
     """
-    if not isinstance(name, str) or name not in CODECS:
-        raise UnknownNameError("codec", name, CODECS)
     kind = CODECS[name]
     known = option_names(name)
     for option in options:
@@ -56,11 +69,15 @@ def make_codec(name: str, *, dim: int, size: int | None = None, clients: int | N
             raise InputError(f"codec '{name}' has no option {option!r}; it has {', '.join(known) or 'none'}.")
     sizes = [field for field in fields(kind) if field.name == "size"]
     if sizes and size is None and sizes[0].default is MISSING:
-        raise InputError(f"codec '{name}' sends some of the {dim:,} numbers; say how many: size=...")
+        raise InputError(f"codec '{name}' sends only some of the {dim:,} numbers. Say how many: size=...")
     sized = {"size": size} if sizes and size is not None else {}
     return kind(dim=dim, clients=clients, **sized, **options)  # type: ignore[arg-type]
 
 
 def option_names(name: str) -> list[str]:
-    """The options of a codec beside dim, size and clients."""
+    """The names of a codec's options, without dim, size and clients."""
     return [field.name for field in fields(CODECS[name]) if field.name not in ("dim", "size", "clients")]
+
+
+# The budget module looks codecs up by name, so it is imported after the registry exists.
+from sketchfed.codecs.budget import BudgetError, fit, packet_bytes  # noqa: E402

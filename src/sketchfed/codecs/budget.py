@@ -1,29 +1,29 @@
-"""The most that a codec can send in so many bytes."""
+"""Choosing a codec that sends as many numbers as possible within a byte budget."""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sketchfed.caches import cached
 from sketchfed.codecs import CODECS, make_codec
 from sketchfed.codecs.base import Codec
-from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.errors import InputError
 from sketchfed.kernels import normals
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import pack
 
-_ENCODINGS = 8  # over which the length of packets is averaged where it is random
-_PROBE = 64  # so many numbers more than the fewest tell what a number costs
-_SECANTS = 8  # steps after which the search halves its interval instead
+_ENCODINGS = 8  # the number of packets over which a random packet length is averaged
+_PROBE = 64  # the second size that is tried has this many more numbers, to measure the cost of one number
+_SECANTS = 8  # after this many secant steps, the search bisects
 _WIDEST = 32
 
 
 class BudgetError(InputError):
-    """A budget below the smallest packet, which takes `needed` bytes."""
+    """The budget is smaller than the smallest packet, which takes `needed` bytes."""
 
     def __init__(self, message: str, needed: int) -> None:
         super().__init__(message)
@@ -33,21 +33,19 @@ class BudgetError(InputError):
 def fit(
     name: str, *, dim: int, budget: int, clients: int | None = None, like: Tensor | None = None, **options: object
 ) -> Codec:
-    """The codec of that name whose packets carry the most numbers in at most `budget` bytes.
+    """Return the codec with this name whose packets carry the most numbers in at most `budget` bytes.
 
-    Packets are encoded, packed and measured, without what an envelope says already (`Codec.bare`). Where their length is random
-    (`wangni`) the mean is what fits. Codecs that send every coordinate unless told otherwise, in few bits, get the fewest bits
-    first, and when all coordinates fit, the widest `bits` that do; others keep their `bits`. What is measured is a standard
-    normal vector from a public seed, so that all parties arrive at the same codec, or one that is `like` those to come: the
-    length of some packets depends on what is in them.
+    The function encodes, packs and measures packets, without what the envelope already contains (`Codec.bare`). If the length
+    of a packet is random (`wangni`), its mean must fit. Quantisers, which by default send every coordinate in few bits, start
+    with the fewest bits. If all coordinates fit, they get the largest `bits` that still fit. Other codecs keep their `bits`.
+    The measured vector is standard normal and comes from a public seed, so all parties choose the same codec. The length of
+    some packets depends on their contents: for these, pass a vector `like` those that will be sent.
 
     >>> fit("sketched", dim=1024, budget=500).size
     113
     """
     if type(budget) is not int or budget < 1:
-        raise InputError(f"a budget is a positive number of bytes a packet, got {budget!r}.")
-    if not isinstance(name, str) or name not in CODECS:
-        raise UnknownNameError("codec", name, CODECS)
+        raise InputError(f"a budget must be a positive number of bytes per packet, got {budget!r}.")
     if "size" in options:
         raise InputError("a budget decides how many numbers are sent. Leave out size, or make the codec with make_codec.")
     defaults = {field.name: field.default for field in fields(CODECS[name])}
@@ -61,7 +59,7 @@ def fit(
     sends_all = defaults["size"] is not MISSING
     widths = _allowed(range(1, _WIDEST + 1), lambda bits: build(fewest, bits)) if sends_all and "bits" not in options else []
     narrow = widths[0] if widths else None
-    # Whoever sends all coordinates need not say which, so all may fit where some fewer do not.
+    # A codec that sends all coordinates does not name them, so all coordinates may fit although slightly fewer do not.
     if not (sends_all and packet_bytes(build(dim, narrow), like) <= budget):
         _refused_above(budget, build(fewest, narrow), like)
         size = _most(fewest, dim, budget, lambda size: packet_bytes(build(size, narrow), like))
@@ -70,7 +68,7 @@ def fit(
 
 
 def packet_bytes(codec: Codec, like: Tensor | None = None) -> float:
-    """The length of a bare packet of a vector, standard normal by default; where it is random, its mean over a few rounds."""
+    """The length of a bare packet, averaged over a few rounds if it is random. The default vector is standard normal."""
     x = _normal(codec.dim) if like is None else like
 
     def length(trial: int) -> int:
@@ -97,9 +95,10 @@ def _refused_above(budget: int, smallest: Codec, like: Tensor | None) -> Codec:
 
 
 def _most(fewest: int, dim: int, budget: int, cost: Callable[[int], float]) -> int:
-    """The largest size from `fewest`, which fits, to `dim` that does; if costs are not monotonic, one whose next does not.
+    """The largest size from `fewest` to `dim` that fits. `fewest` must fit.
 
-    Costs are nearly linear, so the line through the last two sizes that were tried leads to the place in a few steps.
+    If the costs are not monotonic, this is a size that fits while the next one does not. The costs are nearly linear, so the
+    line through the last two sizes finds the answer in a few steps.
     """
     fits, too_many = fewest, dim + 1
     tried = [(fewest, cost(fewest))]
@@ -120,7 +119,7 @@ def _most(fewest: int, dim: int, budget: int, cost: Callable[[int], float]) -> i
 
 
 def _first(low: int, high: int, make: Callable[[int], Codec]) -> int:
-    """The smallest size that the codec accepts; if none is accepted, the refusal of the largest."""
+    """The smallest size that the codec accepts. If it accepts none, its error for the largest size is raised."""
     if _allowed([low], make):
         return low
     make(high)
@@ -131,7 +130,7 @@ def _first(low: int, high: int, make: Callable[[int], Codec]) -> int:
 
 
 def _allowed(values: Iterable[int], make: Callable[[int], Codec]) -> list[int]:
-    """Those of the values with which the codec can be made."""
+    """The values that the codec accepts."""
     good = []
     for value in values:
         try:
@@ -142,9 +141,9 @@ def _allowed(values: Iterable[int], make: Callable[[int], Codec]) -> list[int]:
     return good
 
 
-@lru_cache(maxsize=1)
+@cached(maxsize=1)
 def _normal(dim: int) -> Tensor:
-    """A standard normal vector that is the same everywhere; the kernel fills multiples of four."""
+    """A standard normal vector that is the same on every machine. The kernel fills arrays in multiples of four."""
     out = np.empty(dim + -dim % 4, dtype=np.float32)
     normals.fill(PublicSeed(0).child("budget").stream, 0, 0, out)
     return torch.from_numpy(out[:dim])

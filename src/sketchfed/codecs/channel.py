@@ -1,4 +1,4 @@
-"""Clients and a server that estimate a mean again and again, over the wire, in one process."""
+"""Repeated mean estimation between clients and a server in one process, with real packets."""
 
 from dataclasses import dataclass, field
 
@@ -16,14 +16,14 @@ from sketchfed.wire import Packet, pack, unpack
 class Channel:
     """Rounds of mean estimation with one codec: every vector is packed to bytes, counted, unpacked and decoded.
 
-    Round t draws from `seed.child("round", t)`. What the codec learns from a round's packets is there in the next one.
+    Round t draws from `seed.child("round", t)`. The codec can use what it learned from one round's packets in the next round.
 
-    `error_feedback` lets each client keep what did not get across and add it to what it sends next (`codecs.feedback`).
+    With `error_feedback`, each client keeps the error of its packet and adds it to its next vector (`codecs.feedback`).
 
-    `prediction` has clients encode the difference to a prediction, which the server adds to what it decodes, as in
-    Rand-k-Temporal (Jhunjhunwala et al. 2021), so that what stays the same from round to round costs no error. There is one
-    for all clients, who can keep it as well as the server: it follows the decoded means as fast as errors do not grow
-    (`codecs.prediction`).
+    With `prediction`, clients encode the difference between their vector and a prediction, and the server adds the prediction
+    to the decoded mean, as in Rand-k-Temporal (Jhunjhunwala et al. 2021). Whatever stays the same from round to round then
+    causes no error. All clients share one prediction, which they can compute as well as the server can. It follows the
+    decoded means as fast as possible without letting errors grow (`codecs.prediction`).
 
     >>> from sketchfed.codecs import make_codec
     >>> channel = Channel(make_codec("dense", dim=3), PublicSeed(7))
@@ -43,16 +43,17 @@ class Channel:
         self.error_feedback, self.prediction = error_feedback, prediction
         self.rounds = 0
         self.bytes_sent = 0
-        """By all clients together."""
+        """The number of bytes that all clients together have sent."""
         self._lanes: list[_Lane] = []
         self._gains: dict[int, float] = {}
 
     def mean(self, vectors: Tensor, present: Tensor | None = None) -> Tensor:
-        """One round: the estimated mean `(dim,)` of the clients' vectors `(clients, dim)`.
+        """Run one round and return the estimated mean `(dim,)` of the clients' vectors `(clients, dim)`.
 
-        Where a client has several vectors, `(clients, number, dim)`, each is encoded for itself and the means are
-        `(number, dim)`; memory, prediction and what the codec learns are kept for each of them. `present` says which vectors
-        are there, `(clients,)` or `(clients, number)`: others are not sent and do not count. A mean of none is 0.
+        If each client has several vectors, `(clients, number, dim)`, each vector is encoded separately and the means have
+        shape `(number, dim)`. Memory, prediction and the codec's knowledge are kept for each vector. `present`, of shape
+        `(clients,)` or `(clients, number)`, says which vectors take part. The others are not sent and do not count. If no
+        vector takes part, the mean is 0.
         """
         there = torch.ones(vectors.shape[:-1], dtype=torch.bool) if present is None else present
         self._check(vectors, there)
@@ -61,8 +62,9 @@ class Channel:
         self._lanes = self._lanes or [_Lane(clients=len(lanes)) for _ in range(lanes.shape[1])]
         if len(self._lanes) != lanes.shape[1] or self._lanes[0].clients != len(lanes):
             raise InputError(
-                f"the first round had {self._lanes[0].clients} clients with {len(self._lanes)} vectors each, this one has "
-                f"{len(lanes)} with {lanes.shape[1]}: a channel remembers whose is which. Say who is present, or use another."
+                f"the first round had {self._lanes[0].clients} clients with {len(self._lanes)} vectors each, but this one has "
+                f"{len(lanes)} with {lanes.shape[1]}. A channel remembers each client, so these numbers must not change. Use "
+                "`present` to leave vectors out, or another channel."
             )
         seed = self.seed.child("round", self.rounds)
         seeds = [seed] if vectors.ndim == 2 else [seed.child("vector", number) for number in range(lanes.shape[1])]
@@ -78,7 +80,7 @@ class Channel:
             )
         if present.dtype != torch.bool or present.shape != vectors.shape[:-1]:
             raise InputError(
-                f"present says of each vector whether it is there: bool of shape {tuple(vectors.shape[:-1])}, got "
+                f"present must say for each vector whether it takes part, as bool of shape {tuple(vectors.shape[:-1])}, got "
                 f"{present.dtype} of shape {tuple(present.shape)}."
             )
 
@@ -103,7 +105,7 @@ class Channel:
         return self._gains[clients]
 
     def _sent(self, lane: "_Lane", client: int, x: Tensor, seed: PublicSeed) -> Packet:
-        """A client's packet as it arrives."""
+        """Encode and send a client's vector, and return the packet as the server receives it."""
         if self.error_feedback:
             packet, lane.memories[client] = encode_with_memory(self.codec, x, lane.memories.get(client), seed, client)
         else:
@@ -118,7 +120,7 @@ class Channel:
 
 @dataclass(kw_only=True)
 class _Lane:
-    """What is remembered of one vector a client, from round to round."""
+    """What the channel remembers between rounds. There is one lane for each vector that a client holds."""
 
     clients: int
     knowledge: Tensor | None = None

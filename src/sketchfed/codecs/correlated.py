@@ -1,9 +1,9 @@
-"""Stochastic rounding in which clients share dice, so that their errors cancel."""
+"""Stochastic rounding with randomness that the clients share, so that their errors cancel."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sketchfed.caches import cached
 from sketchfed.codecs.quantiser import Floats, Quantiser, check_bits, scales_named, to_bits, to_codes, to_numbers
 from sketchfed.codecs.rotation import Rotation
 from sketchfed.codecs.rounding import Parts
@@ -22,20 +23,21 @@ from sketchfed.wire import Packet, bits_named
 
 @dataclass(frozen=True, kw_only=True)
 class Correlated(Quantiser):
-    """Each number goes to the level below or above it by a uniform number Uᵢ = (πᵢ + γᵢ)/n, π a permutation of n clients.
+    """Rounds each number up or down with the uniform number Uᵢ = (πᵢ + γᵢ)/n, where π is a permutation of the n clients.
 
-    Paper: Suresh et al. 2022, for one bit and for k = 2^bits levels, which start at a random place, shared by all, for each
-    coordinate. Unbiased, since every Uᵢ alone is uniform; and as there is one of them in each n-th of (0, 1), clients that
-    hold nearly the same number round up just as often as they should: the error falls like 1/n² and not like 1/n.
+    Paper: Suresh et al. 2022, for one bit and for k = 2^bits levels. The levels of each coordinate start at a random place
+    that all clients share. The codec is unbiased, because every Uᵢ is uniform. Exactly one Uᵢ lies in each n-th of (0, 1), so
+    clients with nearly equal numbers round up exactly as often as they should: the error falls like 1/n² instead of 1/n.
 
-    πᵢ of coordinate j is σ(i) + bⱼ mod n, with one permutation σ a round and a shared uniform bⱼ: (σ(i), σ(l)) is uniform over
-    the pairs of different places, and moving both on by bⱼ leaves it so. Each pair of clients thus has the law of a
-    uniformly random permutation in every coordinate, and the mean square error is a sum over pairs and coordinates.
+    For coordinate j, πᵢ is σ(i) + bⱼ mod n, with one permutation σ per round and a shared uniform bⱼ. The pair (σ(i), σ(l)) is
+    uniform over all pairs of different places, and it stays so when bⱼ is added to both. In every coordinate, each pair of
+    clients therefore has the law of a uniformly random permutation, and the mean square error is a sum over pairs and
+    coordinates.
 
-    Client i has place i mod `clients`, so number the clients of a round from 0: two at one place round alike, which is
-    unbiased but does not cancel. Departs from the paper: levels reach as far as each client's own largest number, not an
-    interval known to all, and there is a random rotation first, the same for all (`rotate`), which keeps largest numbers
-    small. `size` coordinates are drawn for all clients alike.
+    Client i has place i mod `clients`, so number the clients of a round from 0. Two clients at the same place round in the
+    same way. This is unbiased, but their errors do not cancel. Departure from the paper: the levels cover the range up to each
+    client's own largest number, not an interval known to all. With `rotate`, all clients first apply the same random
+    rotation, which keeps the largest numbers small. All clients send the same randomly drawn `size` coordinates.
     """
 
     bits: int = 2
@@ -52,24 +54,30 @@ class Correlated(Quantiser):
         super().__post_init__()
         check_bits(self, self.bits, least=1, most=16)
         if self.clients is None:
-            raise InputError(f"codec '{self.name}' shares dice between the clients of a round: say how many, clients=...")
+            raise InputError(
+                f"codec '{self.name}' shares random draws between the clients of a round, so it needs their number. Make the "
+                "codec with clients=..."
+            )
 
     @property
     def shrinkage(self) -> float:
-        """From a variance of at most (spacing·largest)² a number. Rotated, largest² is some 2·ln(2·size)/size of ‖x‖²."""
+        """1/(1 + ω) from a variance of at most (spacing·largest)² per number.
+
+        After rotation, largest² is about 2·ln(2·size)/size of ‖x‖².
+        """
         largest = min(self.sent, 2 * math.log(2 * self.sent)) if self.rotate else self.sent
         energy = largest if self.bits == 1 else 1 + self._spacing**2 * largest
         return 1 / (self.gain * energy)
 
     @property
     def _spacing(self) -> float:
-        """Between levels, as a share of the interval that they cover: the paper's β."""
+        """The distance between levels as a share of the interval that they cover: the paper's β."""
         count = 1 << self.bits
         return 1.0 if self.bits == 1 else (count + 1) / (count * (count - 1))
 
     @property
     def _shift(self) -> float:
-        """How far levels may start below the smallest number. Levels of one bit have no room for it."""
+        """How far below the smallest number the levels may start. With one bit, the levels leave no room for a shift."""
         return 0.0 if self.bits == 1 else 1 / (1 << self.bits)
 
     def _shared(self, seed: PublicSeed) -> "Shared":
@@ -117,7 +125,7 @@ class Correlated(Quantiser):
 
 @dataclass(frozen=True)
 class Shared:
-    """What all clients of a round draw alike."""
+    """The random draws that all clients of a round share."""
 
     dim: int
     sent: int
@@ -131,42 +139,42 @@ class Shared:
 
     @cached_property
     def rows(self) -> npt.NDArray[np.int32] | None:
-        """The coordinates that are sent, or None for all."""
+        """The coordinates that are sent. None means all of them."""
         return None if self.sent == self.dim else draws.subset(self.seed.child("rows").stream, dim=self.dim, size=self.sent)
 
     @cached_property
     def edges(self) -> list[int]:
-        """Where pieces that have a largest number of their own begin among the numbers that are sent, and their count."""
+        """Where each piece begins among the numbers that are sent, and their count. Each piece has its own largest number."""
         edges = [0, self.dim] if self.rotation is None else self.rotation.edges
         return edges if self.rows is None else np.searchsorted(self.rows, edges).tolist()
 
     @cached_property
     def order(self) -> npt.NDArray[np.int32]:
-        """σ, the places of the clients."""
+        """The permutation σ: the place of each client."""
         return draws.permutation(self.seed.child("order").stream, dim=self.clients)
 
     @cached_property
     def ranks(self) -> Words:
-        """What b of each number is drawn from."""
+        """The random words from which each number's b is drawn."""
         return philox.words(self.seed.child("ranks").stream, self.sent)
 
     @cached_property
     def starts(self) -> Words:
-        """What the first level of each number is drawn from."""
+        """The random words from which each number's first level is drawn."""
         return philox.words(self.seed.child("starts").stream, self.sent)
 
     @cached_property
     def offsets(self) -> Floats:
-        """The same words as uniform numbers."""
+        """`starts` as uniform numbers on (0, 1)."""
         return ((self.starts[: self.sent] + 0.5) * 2.0**-32).astype(np.float32)
 
     def taken(self, x: Floats) -> Floats:
-        """The numbers of a vector that are sent."""
+        """Rotate a vector, if required, and return the numbers that are sent."""
         rotated = x if self.rotation is None else self.rotation.apply(x)
         return rotated if self.rows is None else rotated[self.rows]
 
     def restored(self, values: Floats) -> Floats:
-        """The vector of which these numbers were taken, if all others were zero."""
+        """Undo `taken`: the vector with these numbers, if all other numbers were zero."""
         if self.rows is not None:
             spread = np.zeros(self.dim, np.float32)
             spread[self.rows] = values
@@ -174,7 +182,7 @@ class Shared:
         return values if self.rotation is None else self.rotation.inverse(values)
 
 
-@lru_cache(maxsize=2)
+@cached(maxsize=2)
 def _shared(dim: int, sent: int, clients: int, rotate: bool, seed: PublicSeed) -> Shared:
-    """All clients of a round use one object, so what it draws is drawn once."""
+    """All clients of a round use the same object, so its random numbers are drawn only once."""
     return Shared(dim, sent, clients, rotate, seed)

@@ -1,4 +1,4 @@
-"""The vector as it is, in float32 or half as many bits."""
+"""All coordinates of a vector, in float32 or a 16-bit format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.codecs.base import Codec, count
+from sketchfed.codecs.linear import LinearCode
 from sketchfed.codecs.rounding import Parts
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.kernels.finite import all_finite
@@ -18,10 +19,11 @@ PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": to
 
 @dataclass(frozen=True, kw_only=True)
 class Dense(Codec):
-    """All coordinates: what every other codec is compared with.
+    """Sends all coordinates. This is the baseline for every other codec.
 
-    float16 has 11 significant bits from 6e-5 to 65,504 and a grid of 6e-8 below, bfloat16 has 8 over the range of float32.
-    Rounding is to the nearest: unbiased only as far as that goes, with an error of at most 2⁻¹² or 2⁻⁹ of a coordinate.
+    float16 has 11 significant bits from 6e-5 to 65,504 and a grid of 6e-8 below that. bfloat16 has 8 significant bits over the
+    range of float32. Numbers are rounded to the nearest, so 16-bit formats are only approximately unbiased: the error is at
+    most 2⁻¹² (float16) or 2⁻⁹ (bfloat16) of a coordinate.
     """
 
     precision: str = "float32"
@@ -38,10 +40,11 @@ class Dense(Codec):
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, PRECISIONS)
 
-    @property
-    def additive(self) -> bool:
-        """Sums of halves would be rounded again, and may overflow."""
-        return self.precision == "float32"
+    def linear(self, seed: PublicSeed, client: int = 0) -> LinearCode:
+        """The identity map. Sums of 16-bit numbers would be rounded again and may overflow, so they are not exact."""
+        if self.precision == "float32":
+            return LinearCode(kind=self.name, shape=(self.dim,), map=None)
+        return LinearCode(kind=self.name, shape=(self.dim,), map=None, exact=False, reader=self._values)
 
     def mse(self, total_square: float, correlation: float = 0.0) -> float | None:
         return 0.0 if self.precision == "float32" else None
@@ -54,7 +57,9 @@ class Dense(Codec):
         sent = x.to(dtype)
         if dtype != torch.float32 and all_finite(x.contiguous()) and not bool(sent.isfinite().all()):
             limit = torch.finfo(dtype).max
-            raise InputError(f"{self.precision} holds numbers up to {limit:.3g}, this vector has larger ones. Use 'float32'.")
+            raise InputError(
+                f"{self.precision} holds numbers up to {limit:.3g}, but this vector has larger ones. Use 'float32'."
+            )
         return Parts({"values": sent}, {})
 
     def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:

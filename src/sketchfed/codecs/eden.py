@@ -1,4 +1,4 @@
-"""Random rotation, and the levels that suit normal numbers best."""
+"""A random rotation, followed by rounding to the optimal levels for normal numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +23,14 @@ SCALES = ("unbiased", "smallest")
 
 @dataclass(frozen=True, kw_only=True)
 class Eden(Quantiser):
-    """A rotation R of the client's own makes numbers look normal; each is rounded to the nearest of 2^bits Lloyd–Max levels.
+    """Rounds each number of the rotated vector Rx to the nearest of 2^bits Lloyd–Max levels. Each client has its own R.
 
-    Paper: Vargaftik et al. 2022; Vargaftik et al. 2021 (DRIVE) for one bit. With q the levels of Rx·√dim/‖x‖ the decoder
-    takes Rᵀq times a scale that is sent along. ‖x‖²/⟨Rx, q⟩ makes it unbiased; `scale = "smallest"`, ⟨Rx, q⟩/‖q‖², makes the
-    error of one vector smallest and the estimate too short. Unbiasedness is exact for uniformly random rotations, and for
-    the fast ones of `Rotation` as near as rotated numbers are to normal ones. Below one bit a coordinate, `size` of the
-    rotated ones are sent. Departs from the paper: each piece of the rotation has a scale of its own.
+    Paper: Vargaftik et al. 2022; Vargaftik et al. 2021 (DRIVE) for one bit. The rotation makes the numbers look normal. Let q
+    be the levels of Rx·√dim/‖x‖. The decoder computes Rᵀq times a scale that the packet contains. The scale ‖x‖²/⟨Rx, q⟩ makes
+    the estimate unbiased. `scale = "smallest"`, ⟨Rx, q⟩/‖q‖², minimises the error of a single vector but makes the estimate too
+    short. The estimate is exactly unbiased for uniformly random rotations. For the fast rotations of `Rotation` it is nearly
+    so, because the rotated numbers are nearly normal. For less than one bit per coordinate, only `size` of the rotated
+    coordinates are sent. Departure from the paper: each piece of the rotation has its own scale.
     """
 
     bits: int = 1
@@ -52,16 +53,17 @@ class Eden(Quantiser):
 
     @property
     def gain(self) -> float:
-        """Where the error is to be smallest, nothing makes up for what is not sent."""
+        """The factor for coordinates that are not sent. It is 1 with `scale = "smallest"`, which minimises the error."""
         return self.dim / self.sent if self.unbiased else 1.0
 
     def mse(self, total_square: float, correlation: float = 0.0) -> float | None:
-        """The limit for long vectors: (dim/size/(1 − D) − 1)·Σ‖xᵢ‖²/n², D being the distortion of normal numbers.
+        """The limit for long vectors: (dim/size/(1 − D) − 1)·Σ‖xᵢ‖²/n², where D is the distortion of normal numbers.
 
-        ⟨z, q⟩ and ‖q‖² of dim normal numbers z both tend to dim·(1 − D), so that the scale ‖x‖²/⟨Rx, q⟩ gives a vector of
-        square norm ‖x‖²/(1 − D) whose product with x is ‖x‖²; one coordinate in dim/size, times dim/size, has dim/size times
-        that square. For one bit 1/(1 − D) is π/2. With the smallest error, square norm and product are c‖x‖² for
-        c = (1 − D)·size/dim: a variance of (c − c²)‖x‖², and a bias of 1 − c that clients have in common.
+        For dim normal numbers z, both ⟨z, q⟩ and ‖q‖² tend to dim·(1 − D). The scale ‖x‖²/⟨Rx, q⟩ therefore gives a vector with
+        square norm ‖x‖²/(1 − D) whose product with x is ‖x‖². Sending one coordinate in dim/size, multiplied by dim/size,
+        multiplies that square norm by dim/size. For one bit, 1/(1 − D) is π/2. With the smallest error, the square norm and
+        the product are both c‖x‖² for c = (1 − D)·size/dim. This gives a variance of (c − c²)‖x‖², and a bias of 1 − c that all
+        clients share.
         """
         clients = self._planned()
         check_correlation(correlation, clients)
@@ -72,7 +74,7 @@ class Eden(Quantiser):
 
     @property
     def _kept(self) -> float:
-        """(1 − D)·size/dim: the share of ‖x‖² that lies along the levels."""
+        """(1 − D)·size/dim: the share of ‖x‖² that the levels capture."""
         return (1 - lloyd_max.distortion(self.bits)) * self.sent / self.dim
 
     def _rotation(self, seed: PublicSeed, client: int) -> Rotation:

@@ -1,4 +1,4 @@
-"""The random maps of a round's clients, stacked: G from dim numbers to size numbers for each client."""
+"""The stacked random maps of a round's clients. Each client has a map G from dim numbers to size numbers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -25,16 +25,16 @@ from sketchfed.sketches.balanced import Balanced
 Floats = npt.NDArray[Any]
 Result = TypeVar("Result")
 
-_LANES = 4  # sums over clients are made in so many parts whatever the machine, so that results do not depend on it
-_WORTH_THREADS = 2**17  # numbers to transform, below which starting a thread takes longer than it saves
-_FEWEST_ROWS = 16  # of a block, unless somebody asks for less
+_LANES = 4  # sums over clients have this many parts on every machine, so that all machines get the same result
+_WORTH_THREADS = 2**17  # with fewer numbers to transform, starting a thread takes longer than it saves
+_FEWEST_ROWS = 16  # rows per block, unless the caller asks for fewer
 _SMALLEST_BLOCK = 4096
 _LARGEST_MATRIX = 2**26
-_AT_ONCE = 2**20  # numbers of a tail that are transformed together
+_AT_ONCE = 2**20  # how many numbers of a tail are transformed together
 
 
 class Share(NamedTuple):
-    """Coordinates start to stop are seen through `share` coefficients each, by every client."""
+    """A range of coordinates, start to stop, for which every client sends `share` coefficients per coordinate."""
 
     start: int
     stop: int
@@ -42,7 +42,7 @@ class Share(NamedTuple):
 
 
 class Ensemble(ABC):
-    """G₁ to G_n, one a client, from independent streams, with E[GᵢᵀGᵢ] = (size/dim)·I."""
+    """The maps G₁ to G_n, one per client, drawn from independent streams, with E[GᵢᵀGᵢ] = (size/dim)·I."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -61,37 +61,37 @@ class Ensemble(ABC):
 
     @staticmethod
     def law(clients: int, share: float, rho: float) -> Integrals:
-        """The law of S for so many clients."""
+        """The law of S for this many clients."""
         return spatial_law.free_projections(clients, share, rho)
 
     @abstractmethod
     def forward(self, v: Tensor) -> Tensor:
-        """Gᵢv for all clients, `(clients, size)`."""
+        """Compute Gᵢv for all clients, `(clients, size)`."""
 
     @abstractmethod
     def adjoint(self, z: Tensor) -> Tensor:
-        """Σ Gᵢᵀzᵢ, `(dim,)`."""
+        """Compute Σ Gᵢᵀzᵢ, `(dim,)`."""
 
     def own(self, z: Tensor) -> Tensor:
-        """GᵢGᵢᵀzᵢ for all clients."""
+        """Compute GᵢGᵢᵀzᵢ for all clients."""
         return z
 
     @abstractmethod
     def gram(self) -> Floats:
-        """GGᵀ in float64, `(clients·size, clients·size)`."""
+        """Compute GGᵀ in float64, `(clients·size, clients·size)`."""
 
     @property
     def has_gram(self) -> bool:
-        """Whether GGᵀ can be had for less than it is worth."""
+        """Whether GGᵀ is cheap enough to compute."""
         return self.clients * self.size * self.dim <= _LARGEST_MATRIX
 
 
-class Srht(Ensemble):
-    """Signs, Hadamard transform, sampled rows (Jiang et al. 2023, Eq. 6), for any dim and without padding.
+class SrhtEnsemble(Ensemble):
+    """Signs, Hadamard transform and sampled rows (Jiang et al. 2023, Eq. 6), for any dim and without padding.
 
-    The paper asks for a power of two. Here full blocks of a power of two are transformed each by itself, and what is left over
-    by a cosine transform, which has every length. Rows stay orthonormal and every coordinate has the same chance, so nothing
-    is lost: blocks have the error of the whole (`spatial_law`: it depends on share, ρ and R only).
+    The paper requires a power of two. Here each full block has such a length and is transformed separately. The remaining
+    coordinates go through a cosine transform, which works for every length. The rows stay orthonormal and all coordinates
+    have the same chance, so blocks do not change the error (`spatial_law`: it depends only on share, ρ and R).
     """
 
     name = "srht"
@@ -100,14 +100,14 @@ class Srht(Ensemble):
     def __init__(self, dim: int, size: int, seeds: Sequence[PublicSeed], block: int | None = None) -> None:
         super().__init__(dim, size, seeds)
         if block is not None and (type(block) is not int or block < 1 or block & (block - 1)):
-            raise InputError(f"a block is a power of two of coordinates, got block = {block!r}. Use 4096, or leave it out.")
+            raise InputError(f"the size of a block must be a power of two, got block = {block!r}. Use 4096, or leave it out.")
         edges = _edges(dim, size, block)
         ends = [edge * size // dim for edge in edges]
         parts = list(zip(edges, edges[1:], ends, ends[1:], strict=False))
         if any(last == first for _, _, first, last in parts):
             raise InputError(
-                f"block {block} cuts {dim:,} coordinates into {len(parts):,} parts, and {size:,} coefficients do not reach all "
-                "of them. Use larger blocks, or leave block out."
+                f"block {block} cuts {dim:,} coordinates into {len(parts):,} parts, but {size:,} coefficients are too few for "
+                "all of them. Use larger blocks, or leave block out."
             )
         self.shares = [Share(start, stop, (last - first) / (stop - start)) for start, stop, first, last in parts]
         start, stop, first, last = parts[-1]
@@ -118,7 +118,7 @@ class Srht(Ensemble):
 
     @cached_property
     def _words(self) -> npt.NDArray[np.uint32]:
-        """Sign bits: a row of words a block, for every client."""
+        """Sign bits: one row of words per block, for every client."""
         blocks, each = len(self._layout), 2 * -(-self._width // 64)
         drawn = [philox.words(seed.child("signs").stream, blocks * each)[: blocks * each] for seed in self.seeds]
         return np.stack(drawn).reshape(self.clients, blocks, each)
@@ -185,14 +185,14 @@ class Srht(Ensemble):
 
 
 class _CosineTail:
-    """The coordinates from `start` on that fill no block, by a randomised cosine transform."""
+    """A randomised cosine transform of the coordinates from `start` on, which do not fill a block."""
 
     def __init__(self, start: int, first: int, length: int, size: int, seeds: Sequence[PublicSeed]) -> None:
         self._start, self._first, self._length, self._size, self._seeds = start, first, length, size, seeds
 
     @property
     def entries(self) -> int:
-        """Numbers in the matrix of all clients."""
+        """The number of entries in the matrix of all clients."""
         return len(self._seeds) * self._size * self._length
 
     @cached_property
@@ -227,7 +227,7 @@ class _CosineTail:
 
 
 class Sketches(Ensemble):
-    """An ensemble whose maps are sketches of a family, their rows scaled."""
+    """An ensemble whose maps are sketches of one family with scaled rows."""
 
     family: ClassVar[str]
 
@@ -237,7 +237,7 @@ class Sketches(Ensemble):
 
     @abstractmethod
     def _row_scale(self) -> Tensor:
-        """What each coefficient of the sketch is multiplied with, in float64."""
+        """The factor for each coefficient of the sketch, in float64."""
 
     @cached_property
     def _scales(self) -> dict[torch.dtype, Tensor]:
@@ -262,7 +262,7 @@ class Sketches(Ensemble):
 
 
 class BalancedCount(Sketches):
-    """Equal buckets from a permutation, random signs, rows of norm 1: any dim, dim additions to encode."""
+    """Equal buckets from a permutation, with random signs and rows of norm 1. It encodes any dim in dim additions."""
 
     name = family = "balanced"
     summary = "equal buckets from a permutation"
@@ -273,7 +273,7 @@ class BalancedCount(Sketches):
 
     @cached_property
     def _dealt(self) -> list[tuple[Any, Any]]:
-        """Codes and runs of each client's sketch: what the kernels take, without the price of a sketch's own calls."""
+        """The codes and runs of each client's sketch. Passing them to the kernels avoids the overhead of the sketch's calls."""
         sketches = [Balanced(dim=self.dim, size=self.size, seed=seed) for seed in self.seeds]
         return [(sketch.table, sketch.runs) for sketch in sketches]
 
@@ -293,8 +293,8 @@ class BalancedCount(Sketches):
         return total
 
 
-class Gaussian(Sketches):
-    """Normal entries of variance 1/dim: rows of norm 1 and orthogonal on average only."""
+class GaussianEnsemble(Sketches):
+    """Normal entries of variance 1/dim. Its rows have norm 1 and are orthogonal only on average."""
 
     name = family = "gaussian"
     summary = "normal entries"
@@ -314,7 +314,7 @@ class Gaussian(Sketches):
 
 
 class Orthonormal(Ensemble):
-    """Normal entries made orthonormal, so uniformly random subspaces. The matrices are held: for comparison at small sizes."""
+    """Uniformly random subspaces, from orthonormalised normal rows. It stores matrices: for comparison at small sizes."""
 
     name = "orthonormal"
     summary = "uniformly random subspaces, as matrices"
@@ -323,8 +323,8 @@ class Orthonormal(Ensemble):
         super().__init__(dim, size, seeds, block)
         if self.clients * size * dim > _LARGEST_MATRIX:
             raise InputError(
-                f"ensemble 'orthonormal' holds {self.clients} matrices of {size:,} × {dim:,} numbers, too many. Use 'srht', "
-                "which has the same error and holds none."
+                f"ensemble 'orthonormal' would store {self.clients} matrices of {size:,} × {dim:,} numbers, which is too many. "
+                "Use 'srht', which has the same error and stores no matrices."
             )
 
     @cached_property
@@ -342,8 +342,8 @@ class Orthonormal(Ensemble):
         return _products(self._rows.reshape(-1, self.dim))
 
 
-class Sampling(Ensemble):
-    """Coordinates themselves: Rand-k-Spatial (Jiang et al. 2023, Lemma 4.1)."""
+class SamplingEnsemble(Ensemble):
+    """The coordinates themselves, sampled at random: Rand-k-Spatial (Jiang et al. 2023, Lemma 4.1)."""
 
     name = "sampling"
     summary = "coordinates themselves: Rand-k-Spatial"
@@ -373,18 +373,20 @@ class Sampling(Ensemble):
         return True
 
 
-ENSEMBLES: dict[str, type[Ensemble]] = {kind.name: kind for kind in (Srht, BalancedCount, Gaussian, Orthonormal, Sampling)}
+ENSEMBLES: dict[str, type[Ensemble]] = {
+    kind.name: kind for kind in (SrhtEnsemble, BalancedCount, GaussianEnsemble, Orthonormal, SamplingEnsemble)
+}
 
 
 def _products(rows: Tensor) -> Floats:
-    """Those of all pairs of rows."""
+    """The inner products of all pairs of rows."""
     matrix = rows.numpy()
     products: Floats = matrix @ matrix.T
     return products
 
 
 def _edges(dim: int, size: int, block: int | None) -> list[int]:
-    """Where parts begin: full blocks, and what is left over by itself if it has rows enough, else with the last full one."""
+    """Where the parts begin. The rest after the full blocks is its own part if it has enough rows, or joins the last block."""
     if block is None:
         block = _SMALLEST_BLOCK
         while block < dim and block * size < _FEWEST_ROWS * dim:

@@ -1,4 +1,4 @@
-"""Vectors of a wanted correlation, to try codecs on."""
+"""Example vectors with a given correlation, for trying out codecs."""
 
 import math
 from collections.abc import Callable
@@ -11,21 +11,24 @@ from sketchfed.errors import InputError, UnknownNameError
 
 
 def correlation_of(x: Tensor) -> float:
-    """R = Σ_{i≠l}⟨xᵢ, x_l⟩ / Σ‖xᵢ‖² of the rows: from −1 over 0 (orthogonal) to n − 1 (identical). Jiang et al. 2023, Eq. 7.
+    """The correlation R = Σ_{i≠l}⟨xᵢ, x_l⟩ / Σ‖xᵢ‖² of the rows (Jiang et al. 2023, Eq. 7).
+
+    R lies between −1 and n − 1. It is 0 for orthogonal rows and n − 1 for identical rows.
 
     >>> correlation_of(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
     0.6666666666666667
     """
     wide = x.double()
     ratio = float(wide.sum(0).square().sum() / wide.square().sum())
-    return min(ratio, len(x)) - 1  # rounding may go beyond what can be
+    return min(ratio, len(x)) - 1  # rounding errors may exceed the possible range
 
 
 def example_vectors(shape: str, *, clients: int, dim: int, correlation: float, seed: int = 0) -> Tensor:
-    """Vectors `(clients, dim)`, float32, with Σ‖xᵢ‖² = clients and this correlation R.
+    """Return float32 vectors `(clients, dim)` with Σ‖xᵢ‖² = clients and this correlation R.
 
-    Shapes: `normal`, dense and without outliers; `power_law`, dense with few large coordinates, as gradients have; `base`,
-    base vectors of which groups of clients hold the same one (Jiang et al. 2023, Sec. 4.3), whose R is as near as they come.
+    `shape` is one of: `normal`, dense and without outliers; `power_law`, dense with a few large coordinates, like gradients;
+    `base`, unit base vectors, where groups of clients hold the same vector (Jiang et al. 2023, Sec. 4.3). For `base`, R is as
+    close to the given value as possible.
     """
     if shape not in SHAPES:
         raise UnknownNameError("shape of vectors", shape, SHAPES)
@@ -43,7 +46,7 @@ def _normal(clients: int, dim: int, correlation: float, generator: torch.Generat
 
 
 def _power_law(clients: int, dim: int, correlation: float, generator: torch.Generator) -> Tensor:
-    """Coordinate number j, in random order, is 1/j as large as the first."""
+    """The j-th coordinate, in a random order, is 1/j times as large as the first."""
     order = torch.randperm(dim, generator=generator)
     return _around(1 / (1 + order.double()), clients, correlation, generator)
 
@@ -53,7 +56,7 @@ def _around(scale: Tensor, clients: int, correlation: float, generator: torch.Ge
     common = scale * torch.randn(len(scale), generator=generator, dtype=torch.float64)
     apart = scale * torch.randn(clients, len(scale), generator=generator, dtype=torch.float64)
     apart -= apart.mean(0)
-    # Of Σ‖xᵢ‖² = n the common vector has the share (1 + R)/n, and the deviations have the rest.
+    # The common vector contributes the share (1 + R)/n of Σ‖xᵢ‖² = n, and the deviations contribute the rest.
     share = (1 + correlation) / clients
     common *= math.sqrt(share) / common.norm()
     apart *= math.sqrt(clients * (1 - share)) / apart.norm().clamp(min=1e-300)
@@ -64,7 +67,7 @@ def _base(clients: int, dim: int, correlation: float, generator: torch.Generator
     groups = group_sizes(clients, correlation)
     if len(groups) > dim:
         raise InputError(
-            f"{clients} clients with correlation {correlation:g} hold {len(groups)} different base vectors, and there are only "
+            f"{clients} clients with correlation {correlation:g} need {len(groups)} different base vectors, but there are only "
             f"dim = {dim}. Use a larger dim, or vectors of shape 'normal'."
         )
     places = torch.randperm(dim, generator=generator)[: len(groups)].repeat_interleave(torch.tensor(groups))
@@ -79,14 +82,14 @@ SHAPES: dict[str, Callable[[int, int, float, torch.Generator], Tensor]] = {
 
 
 def group_sizes(clients: int, correlation: float) -> list[int]:
-    """How many clients hold each base vector, so that R = Σ g(g − 1)/n is as near as can be to the wanted one.
+    """The number of clients that hold each base vector, such that R = Σ g(g − 1)/n is as close as possible to `correlation`.
 
     >>> group_sizes(21, 12), group_sizes(21, 16)
     ([16, 4, 1], [19, 1, 1])
     """
     if correlation < 0:
-        raise InputError(f"base vectors are equal or orthogonal, so their correlation is not negative, got {correlation}.")
-    # Bit q of reached[m] says that m clients can be put into groups with Σ g² = q.
+        raise InputError(f"base vectors are equal or orthogonal, so their correlation cannot be negative, got {correlation}.")
+    # Bit q of reached[m] is set if m clients can be divided into groups with Σ g² = q.
     reached = [1]
     for count in range(1, clients + 1):
         reached.append(0)

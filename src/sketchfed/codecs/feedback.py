@@ -1,4 +1,4 @@
-"""Error feedback around any codec: a client keeps what did not get across and adds it to what it sends next."""
+"""Error feedback for any codec: a client keeps the error of each packet and adds it to its next vector."""
 
 from torch import Tensor
 
@@ -10,11 +10,12 @@ from sketchfed.wire import Packet
 def encode_with_memory(
     codec: Codec, x: Tensor, memory: Tensor | None, seed: PublicSeed, client: int = 0
 ) -> tuple[Packet, Tensor]:
-    """The packet of x and all that is owed from before, and what is owed after it (Seide et al. 2014; Karimireddy et al. 2019).
+    """Encode x + memory, and return the packet and the new memory (Seide et al. 2014; Karimireddy et al. 2019).
 
-    The server multiplies what it decodes by `codec.shrinkage`: an unbiased codec loses ω times what it sends, and only
-    1/(1 + ω) of it is a contraction, without which the memory grows from round to round. Codecs that decode all packets
-    jointly give the mean of what clients got across in expectation only, not each time.
+    The memory is the part of earlier vectors that was lost. The server must multiply what it decodes by `codec.shrinkage`: an
+    unbiased codec has an error of ω times the vector, and only 1/(1 + ω) times its output is a contraction. Without a
+    contraction the memory grows from round to round. For codecs that decode all packets jointly, the decoded mean equals the
+    mean of the clients' single decodings only in expectation.
     """
     wanted = x if memory is None else x + memory
     packet = codec.encode(wanted, seed, client)

@@ -1,4 +1,4 @@
-"""The largest coordinates, and a few at random of what they leave."""
+"""The largest coordinates, and a random sample of the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from sketchfed.wire import Packet, expect_kind
 
 @dataclass(frozen=True, kw_only=True)
 class Induced(Codec):
-    """Top-k₁ of the vector plus (dim/k₂)·Rand-k₂ of the rest, k₁ = k₂ = ⌊size/2⌋: an odd `size` sends one number less.
+    """Sends Top-k₁ of the vector plus (dim/k₂)·Rand-k₂ of the rest, with k₁ = k₂ = ⌊size/2⌋. An odd `size` sends one less.
 
-    Paper: Horváth & Richtárik 2021, their induced compressor, with the two parts that Jiang et al. 2023 take. Unbiased, since
-    Rand-k is: the largest coordinates go without error and only the rest at random. The top part pays for its coordinates,
-    the random part is rebuilt from the seed. size = 1 is Rand-k. Where numbers are rounded they share one distance of levels,
-    so the random part is multiplied by dim/k₂ before.
+    Paper: Horváth & Richtárik 2021, the induced compressor, with the two parts that Jiang et al. 2023 use. It is unbiased
+    because Rand-k is: the largest coordinates are sent without error, and only the rest is sampled. The packet names the
+    coordinates of the top part. The decoder rebuilds those of the random part from the seed. size = 1 is Rand-k. Rounded
+    numbers share one step between levels, so the random part is multiplied by dim/k₂ before rounding.
     """
 
     size: int
     bits: int = 32
 
     name = "induced"
-    summary = "the largest coordinates, and some at random of what they leave"
+    summary = "the largest coordinates, and a random sample of the others"
     source = "Horváth & Richtárik 2021"
     unbiased = True
 
@@ -40,31 +40,31 @@ class Induced(Codec):
 
     @property
     def top(self) -> int:
-        """k₁, how many of the largest are sent."""
+        """k₁, the number of largest coordinates that are sent."""
         return self.size // 2
 
     @property
     def drawn(self) -> int:
-        """k₂, how many are drawn of the rest."""
+        """k₂, the number of coordinates drawn from the rest."""
         return max(1, self.size // 2)
 
     def mse(self, total_square: float, correlation: float = 0.0) -> float | None:
-        """(dim/k₂ − 1) times what the top part leaves of Σ‖xᵢ‖², over n²: known beforehand at size = 1 only."""
+        """(dim/k₂ − 1)/n² times the part of Σ‖xᵢ‖² that the top coordinates leave. It is known in advance only for size = 1."""
         clients = self._planned()
         check_correlation(correlation, clients)
         return (self.dim - 1) * total_square / clients**2 if self.bits == 32 and self.size == 1 else None
 
     @property
     def shrinkage(self) -> float:
-        """From ω ≤ (dim/k₂ − 1)·(1 − k₁/dim), as the top part leaves at most 1 − k₁/dim of ‖x‖², and from rounding.
+        """1/(1 + ω) with ω ≤ (dim/k₂ − 1)·(1 − k₁/dim), because the top part leaves at most 1 − k₁/dim of ‖x‖².
 
-        E‖sent‖² ≤ (1 + ω)‖x‖², of which rounding adds its relative variance.
+        Rounding adds its relative variance to E‖sent‖² ≤ (1 + ω)‖x‖².
         """
         spread = 1 + (self.dim / self.drawn - 1) * (1 - self.top / self.dim)
         return 1 / (spread * (1 + relative_variance(size=self.top + self.drawn, bits=self.bits)))
 
     def norm(self, packet: Packet, seed: PublicSeed) -> float:
-        """The top part is there; of the rest, (dim/k₂)‖Rand-k₂‖² has the right expectation."""
+        """The packet contains the top part. For the rest, (dim/k₂)‖Rand-k₂‖² has the right expectation."""
         values = self._values(expect_kind(packet, self.name), seed).double()
         self._top_rows(packet)
         top, drawn = values[: self.top].norm(), values[self.top :].norm()

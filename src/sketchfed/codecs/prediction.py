@@ -1,4 +1,4 @@
-"""How far a prediction of the next mean follows the last decoded one."""
+"""How fast the prediction of the next mean follows the decoded means."""
 
 from dataclasses import replace
 
@@ -6,17 +6,18 @@ from sketchfed.codecs.base import Codec
 
 
 def prediction_gain(codec: Codec, *, clients: int, error_feedback: bool) -> float:
-    """γ in p ← p + γ·decoded, where clients encode x − p and the server adds p back: what stays the same costs no error.
+    """The gain γ in p ← p + γ·decoded, where clients encode x − p and the server adds p back.
 
-    With γ = 1 the prediction is the last decoded mean, as in Rand-k-Temporal (Jhunjhunwala et al. 2021). But an unbiased
-    codec with variance ω around the mean of equal vectors then multiplies an old error of p by ω, and what is above 1 grows
-    without bound: Rand-k at a hundredth with ten clients has ω = 9.9. γ = 1/(1 + ω) is the gain at which it shrinks fastest,
-    as for the shifts of DIANA (Mishchenko et al. 2019). Where no formula tells ω, that of a single client bounds it. Under
-    error feedback what is decoded was shrunk already, and biased codecs are contractions.
+    Whatever stays the same from round to round then causes no error. With γ = 1 the prediction is the last decoded mean, as in
+    Rand-k-Temporal (Jhunjhunwala et al. 2021). But an unbiased codec with variance ω around the mean of equal vectors then
+    multiplies an old error of p by ω. If ω is above 1, the error grows without bound: Rand-k at a hundredth with ten clients
+    has ω = 9.9. With γ = 1/(1 + ω) the error shrinks fastest, as for the shifts of DIANA (Mishchenko et al. 2019). If there is
+    no formula for ω, the value for a single client is an upper bound. Under error feedback γ is 1, because decoded vectors
+    are already shrunk. It is also 1 for biased codecs, which are contractions.
     """
     if error_feedback or not codec.unbiased:
         return 1.0
-    # An error of p is common to all clients, but a joint decoder may not believe that: so the worse of equal and of orthogonal.
+    # All clients share an error of p, but a joint decoder may assume otherwise: take the worse of equal and orthogonal vectors.
     variances = [replace(codec, clients=clients).mse(total_square=clients, correlation=belief) for belief in (0, clients - 1)]
     known = [variance for variance in variances if variance is not None]
     return 1 / (1 + max(known)) if known else codec.shrinkage

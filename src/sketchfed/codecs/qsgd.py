@@ -1,4 +1,4 @@
-"""Stochastic rounding relative to the norm."""
+"""Stochastic rounding relative to the norm of the vector."""
 
 import math
 from dataclasses import dataclass
@@ -25,16 +25,17 @@ from sketchfed.wire import Packet, bits_named
 
 @dataclass(frozen=True, kw_only=True)
 class Qsgd(Quantiser):
-    """Each number as norm·level/s with a level from −s to s, s = 2^(bits−1) − 1, rounded up or down at random without bias.
+    """Sends each number as norm·level/s, where the level is rounded at random and lies from −s to s, s = 2^(bits−1) − 1.
 
-    Paper: Alistarh et al. 2017, Sec. 3.1 and 4: buckets of `bucket` numbers have norms of their own; None is one for all.
-    Unbiased. The dice of rounding come from the client's public stream, so that a run can be repeated; the receiver does not
-    need them. Departs from the paper: its Elias coding is not applied, numbers have a fixed width.
+    Paper: Alistarh et al. 2017, Sec. 3.1 and 4. Each bucket of `bucket` numbers has its own norm; None puts all numbers into
+    one bucket. Unbiased. The random numbers for rounding come from the client's public stream, so that a run can be repeated.
+    The receiver does not need them. Departure from the paper: numbers have a fixed width instead of Elias coding.
     """
 
     bits: int = 4
     bucket: int | None = 512
 
+    blind = True
     name = "qsgd"
     summary = "levels between 0 and the norm, rounded at random"
     source = "Alistarh et al. 2017"
@@ -44,16 +45,21 @@ class Qsgd(Quantiser):
         super().__post_init__()
         check_bits(self, self.bits, least=2, most=16)
         if self.bucket is not None and (type(self.bucket) is not int or self.bucket < 1):
-            raise InputError(f"a bucket is a positive number of coordinates, got {self.bucket!r}; None puts all into one.")
+            raise InputError(
+                f"bucket must be a positive number of coordinates, got {self.bucket!r}. None puts all of them into one bucket."
+            )
 
     @property
     def levels(self) -> int:
-        """s, how many levels there are above 0."""
+        """s, the number of levels above 0."""
         return (1 << self.bits - 1) - 1
 
     @property
     def shrinkage(self) -> float:
-        """From ω ≤ min(n/s², √n/s) for n numbers in a bucket (Alistarh et al. 2017, Lemma 3.1); 1 + ω grows by dim/size."""
+        """1/(1 + ω) with ω ≤ min(n/s², √n/s) for n numbers in a bucket (Alistarh et al. 2017, Lemma 3.1).
+
+        Sending only `size` coordinates multiplies 1 + ω by dim/size.
+        """
         width = self._width
         variance = min(width / self.levels**2, math.sqrt(width) / self.levels)
         return 1 / (self.gain * (1 + variance))
@@ -62,7 +68,9 @@ class Qsgd(Quantiser):
         norms = scales_named(packet, "norms", -(-self.sent // self._width))
         codes = bits_named(packet, "values", shape=(self.sent,), bits=self.bits).numpy()
         if codes.max() > 2 * self.levels:
-            raise WireError(f"packet '{packet.kind}' holds level {codes.max() - self.levels}, but they end at {self.levels}.")
+            raise WireError(
+                f"packet '{packet.kind}' holds level {codes.max() - self.levels}, but the highest level is {self.levels}."
+            )
         return np.repeat(norms / np.float32(self.levels), self._width)[: self.sent] * (codes - self.levels).astype(np.float32)
 
     @property

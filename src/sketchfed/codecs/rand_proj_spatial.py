@@ -1,4 +1,4 @@
-"""Random projections, one a client, decoded jointly."""
+"""Random projections, one per client, decoded jointly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from sketchfed.seeds import PublicSeed
 
 @dataclass(frozen=True, kw_only=True)
 class RandProjSpatial(Spatial):
-    """Projections onto random subspaces, one a client: x̂ = (β/n)·T(S)†·Σ Gᵢᵀyᵢ with S = Σ GᵢᵀGᵢ, T(λ) = 1 + ρ(λ − 1).
+    """Projections onto random subspaces, one per client: x̂ = (β/n)·T(S)†·Σ Gᵢᵀyᵢ with S = Σ GᵢᵀGᵢ, T(λ) = 1 + ρ(λ − 1).
 
-    Paper: Jiang et al. 2023, Eqs. 5, 6 and 11. T(S)† is had from a linear system (`solver`), β in closed form
-    (`spatial_law`); the paper takes eigenvectors of a dim × dim matrix and simulates β. `ensemble` is which maps:
-    "srht" by default; "balanced" has the same error and encodes in dim additions; "orthonormal" and "gaussian" are for
-    comparison; "sampling" is Rand-k-Spatial. `block` cuts "srht" into blocks of so many coordinates, a power of two.
+    Paper: Jiang et al. 2023, Eqs. 5, 6 and 11. Here T(S)† comes from a linear system (`solver`), and β has a closed form
+    (`spatial_law`). The paper computes eigenvectors of a dim × dim matrix and simulates β. `ensemble` selects the maps:
+    "srht" is the default; "balanced" has the same error and encodes in dim additions; "orthonormal" and "gaussian" are for
+    comparison; "sampling" is Rand-k-Spatial. `block` splits "srht" into blocks of this many coordinates, a power of two.
     """
 
     ensemble: str = "srht"
@@ -35,8 +35,8 @@ class RandProjSpatial(Spatial):
         if self.ensemble not in ENSEMBLES:
             raise UnknownNameError("ensemble", self.ensemble, ENSEMBLES)
         if self.decoder not in DECODERS:
-            raise InputError(f"decoder is one of {', '.join(DECODERS)}, got {self.decoder!r}.")
-        self._ensemble([])  # refuses what cannot be, now
+            raise InputError(f"decoder must be one of {', '.join(DECODERS)}, got {self.decoder!r}.")
+        self._ensemble([])  # raises an error now if the settings are impossible
 
     def _ensemble(self, seeds: Sequence[PublicSeed]) -> Ensemble:
         return ENSEMBLES[self.ensemble](self.dim, self.size, seeds, self.block)

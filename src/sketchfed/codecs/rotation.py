@@ -1,4 +1,4 @@
-"""Random rotations of any dimension, at the price of a few fast transforms."""
+"""Random rotations of any dimension that cost only a few fast transforms."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,20 +12,21 @@ from sketchfed.seeds import PublicSeed, Words
 
 Floats = npt.NDArray[np.float32]
 
-_NARROWEST = 64  # coordinates that are worth a fast transform; one word of signs
+_NARROWEST = 64  # a fast transform does not pay for fewer coordinates; pieces also begin at whole words of signs
 _TURNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation:
-    """Signs and a normalised Hadamard transform, three times over, on pieces of a vector. Its inverse is its transpose.
+    """Random signs and a normalised Hadamard transform, three times, on pieces of a vector. The inverse is the transpose.
 
-    dim is cut into powers of two, largest first: nothing is padded, and dim numbers stay dim numbers. What is left below 64
-    coordinates is rotated by a uniformly random matrix. No number moves between pieces, so each keeps its own norm.
+    The pieces have lengths that are powers of two, largest first. Nothing is padded, so dim numbers stay dim numbers. The last
+    coordinates, if fewer than 64, are rotated by a uniformly random matrix. No number moves between pieces, so each piece
+    keeps its norm.
 
-    One transform would not do for quantisers: it takes a vector with a single large coordinate to numbers of nearly the same
-    size, whose signs tell nothing of the other coordinates. After the second they look normal but lie on a grid; after the
-    third the grid is too fine to matter.
+    One transform is not enough for quantisers. It maps a vector with a single large coordinate to numbers of nearly the same
+    size, whose signs reveal nothing about the other coordinates. After the second transform the numbers look normal but lie on
+    a grid. After the third, the grid is too fine to matter.
     """
 
     dim: int
@@ -33,14 +34,14 @@ class Rotation:
 
     @cached_property
     def edges(self) -> list[int]:
-        """Where pieces begin, and dim."""
+        """The start of each piece, followed by dim."""
         edges = [0]
         while self.dim - edges[-1] >= _NARROWEST:
             edges.append(edges[-1] + (1 << (self.dim - edges[-1]).bit_length() - 1))
         return edges if edges[-1] == self.dim else [*edges, self.dim]
 
     def apply(self, x: Floats) -> Floats:
-        """The rotated vector `(dim,)`."""
+        """Rotate a vector `(dim,)`."""
         out = np.empty_like(x)
         for start, stop in pairwise(self.edges):
             width, part = stop - start, out[start:stop]
@@ -55,7 +56,7 @@ class Rotation:
         return out
 
     def inverse(self, y: Floats) -> Floats:
-        """The vector `(dim,)` whose rotation is y."""
+        """Return the vector `(dim,)` whose rotation is y."""
         out = np.empty_like(y)
         for start, stop in pairwise(self.edges):
             width, part = stop - start, out[start:stop]
@@ -65,19 +66,19 @@ class Rotation:
             part[:] = y[start:stop]
             for words in self._signs[::-1]:
                 signs = words[start // 32 : stop // 32]
-                part *= np.float32(width**-0.5)  # before the transform: so no number on the way exceeds the norm
+                part *= np.float32(width**-0.5)  # before the transform, so that no intermediate number exceeds the norm
                 fwht.transform(part, 0, width.bit_length() - 1)
                 fwht.negate(part, signs, width, part, 0)
         return out
 
     @cached_property
     def _signs(self) -> list[Words]:
-        """A bit a coordinate for each turn; pieces begin at multiples of 64."""
+        """One bit per coordinate for each turn. Pieces begin at multiples of 64."""
         return [philox.words(self.seed.child("signs", turn).stream, self.dim // 32 + 1) for turn in range(_TURNS)]
 
     @cached_property
     def _uniform(self) -> npt.NDArray[np.float64]:
-        """A uniformly random orthogonal matrix: Q of a normal matrix, with the signs that make it unique."""
+        """A uniformly random orthogonal matrix: the Q factor of a normal matrix, with the signs that make it unique."""
         width = self.dim % _NARROWEST
         rows = np.empty((width, _NARROWEST), np.float32)
         for number, row in enumerate(rows):

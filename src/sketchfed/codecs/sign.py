@@ -1,4 +1,4 @@
-"""One bit a coordinate: its sign."""
+"""One bit per coordinate: its sign."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,14 @@ from sketchfed.wire import Bits, Packet, bits_named, number_named
 
 @dataclass(frozen=True, kw_only=True)
 class Sign(Quantiser):
-    """The sign of each number and one scale for all, the mean of their magnitudes: (‖x‖₁/dim)·sign(x). Zero counts as positive.
+    """Sends the sign of each number and one common scale, the mean magnitude: (‖x‖₁/dim)·sign(x). Zero counts as positive.
 
-    Paper: Karimireddy et al. 2019, Alg. 1. Biased: small numbers arrive as large as all others. Less is lost than was sent,
-    ‖C(x) − x‖² = ‖x‖² − ‖x‖₁²/dim, so with error feedback it gets across in the end; without, it need not.
-    The mean is that of the scaled signs, not their majority.
+    Paper: Karimireddy et al. 2019, Alg. 1. Biased: small numbers arrive as large as all others. The error is smaller than the
+    vector, ‖C(x) − x‖² = ‖x‖² − ‖x‖₁²/dim, so with error feedback everything arrives eventually. Without error feedback it
+    may not. The decoded mean is the mean of the scaled signs, not a majority vote.
     """
 
+    blind = True
     name = "sign"
     summary = "signs, and the mean magnitude"
     source = "Karimireddy et al. 2019"
@@ -28,7 +29,7 @@ class Sign(Quantiser):
 
     @property
     def shrinkage(self) -> float:
-        """It undoes the factor dim/size: signs of the coordinates that were drawn, and nothing for the others, lose less."""
+        """Undoes the factor dim/size: the signs of the drawn coordinates, with zeros for the others, have a smaller error."""
         return 1 / self.gain
 
     def _read(self, packet: Packet, seed: PublicSeed) -> Floats:

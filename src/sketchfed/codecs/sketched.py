@@ -1,14 +1,15 @@
-"""A shared-seed sketch of the vector, its coefficients in few bits."""
+"""A sketch of the vector from a shared seed, with coefficients that may be rounded to few bits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sketchfed.caches import cached
 from sketchfed.codecs.base import Codec, check_correlation, count, sender
+from sketchfed.codecs.linear import LinearCode
 from sketchfed.codecs.rounding import Parts, check_width, from_packet, relative_variance, to_parts
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch, make_sketch
@@ -16,10 +17,11 @@ from sketchfed.wire import Packet, expect_kind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sketched(Codec):
-    """R x with the R of the round's seed, `bits` a coefficient; the mean of sketches is the sketch of the mean.
+class SketchCodec(Codec):
+    """Sends R x, where R comes from the round's seed, with `bits` bits per coefficient.
 
-    Paper: Song et al. 2023, Sec. 4, with dithered rounding (`codecs.rounding`) on top. Unbiased: E[Rᵀ·mean] is the mean.
+    Paper: Song et al. 2023, Sec. 4, plus dithered rounding (`codecs.rounding`). The mean of the sketches is the sketch of the
+    mean. The codec is unbiased: E[Rᵀ·(mean of sketches)] is the mean.
     """
 
     size: int
@@ -36,22 +38,26 @@ class Sketched(Codec):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_width(self.bits)
-        self.sketch(PublicSeed(0))  # refuses what the family refuses, now
+        self.sketch(PublicSeed(0))  # raises an error now if the family does not accept these settings
 
-    @property
-    def additive(self) -> bool:
-        """Rounded coefficients are not: each packet has levels of its own."""
-        return self.bits == 32
+    def linear(self, seed: PublicSeed, client: int = 0) -> LinearCode:
+        """The round's sketch. Rounded coefficients cannot be added, because each packet has its own levels."""
+        sketch = self.sketch(seed)
+        if self.bits == 32:
+            return LinearCode(kind=self.name, shape=(self.size,), map=sketch)
+        return LinearCode(
+            kind=self.name, shape=(self.size,), map=sketch, exact=False, reader=lambda packet: self.read(packet, seed)
+        )
 
     @property
     def personal(self) -> bool:  # type: ignore[override]
-        """Who rounded must be known, to draw the same dither."""
+        """The decoder must know the sender of a rounded packet, to draw the same dither."""
         return self.bits < 32
 
     def mse(self, total_square: float, correlation: float = 0.0) -> float | None:
-        """α·‖mean‖², for the mean of sketches is the sketch of the mean; α is `exact_alpha`, with padding an upper bound.
+        """α·‖mean‖², because the mean of sketches is the sketch of the mean. α is `exact_alpha`, an upper bound with padding.
 
-        Rounding adds to it: Σᵢ size·stepᵢ²/12·(dim/size)/n², which depends on each sketch's largest coefficient.
+        None with rounding, which adds Σᵢ size·stepᵢ²/12·(dim/size)/n². This depends on each sketch's largest coefficient.
         """
         clients = self._planned()
         check_correlation(correlation, clients)
@@ -74,7 +80,7 @@ class Sketched(Codec):
         return from_packet(packet, size=self.size, bits=self.bits, seed=seed.child("client", client))
 
     def mean(self, packets: Sequence[Packet], seed: PublicSeed) -> Tensor:
-        """The mean of the sketches, `(size,)`."""
+        """The mean of the packets' sketches, `(size,)`."""
         self._check_round(packets, seed)
         total = torch.zeros(self.size)
         for packet in packets:
@@ -82,7 +88,7 @@ class Sketched(Codec):
         return total / count(packets)
 
     def norm(self, packet: Packet, seed: PublicSeed) -> float:
-        """That of the sketch: E‖R x‖² = ‖x‖²."""
+        """The norm of the sketch: E‖R x‖² = ‖x‖²."""
         return float(self.read(packet, seed).norm())
 
     def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
@@ -92,7 +98,7 @@ class Sketched(Codec):
         return self.sketch(seed).adjoint(self.mean(packets, seed))
 
 
-@lru_cache(maxsize=8)
+@cached(maxsize=8)
 def _sketch(family: str, dim: int, size: int, seed: PublicSeed, options: tuple[tuple[str, Any], ...]) -> Sketch:
-    """All clients of a round use one object, so what it draws is drawn once."""
+    """All clients of a round use the same object, so its random numbers are drawn only once."""
     return make_sketch(family, dim=dim, size=size, seed=seed, **dict(options))

@@ -1,7 +1,8 @@
-"""The decoders of Rand-Proj-Spatial: T(S)†·Gᵀy without the eigenvectors of a dim × dim matrix.
+"""The decoders of Rand-Proj-Spatial: they compute T(S)†·Gᵀy without the eigenvectors of a dim × dim matrix.
 
-T is affine, so T(S) = (1 − ρ)I + ρS, and what the paper finds by an eigendecomposition (Jiang et al. 2023, Eq. 5 and Sec. 6:
-O(dim²·n·size)) is the solution of a linear system. Pushed through Gᵀ it has only n·size unknowns:
+The paper uses an eigendecomposition (Jiang et al. 2023, Eq. 5 and Sec. 6: O(dim²·n·size)). But T is affine, so
+T(S) = (1 − ρ)I + ρS, and the result is the solution of a linear system. The push-through identity for Gᵀ leaves only n·size
+unknowns:
 
     ((1 − ρ)I + ρGᵀG)⁻¹Gᵀy = Gᵀz,   K z = y,   K = (1 − ρ)I + ρGGᵀ.
 """
@@ -22,19 +23,20 @@ log = logging.getLogger("sketchfed")
 
 DECODERS = ("auto", "dual", "cg")
 
-_MOST_UNKNOWNS = 4096  # of a matrix that is factorised: 128 MiB
+_MOST_UNKNOWNS = 4096  # the largest matrix that is factorised: 128 MiB
 _MOST_STEPS = 2000
-_STEP = 5e5  # what a step costs whatever its size, in additions of a transform
+_STEP = 5e5  # the fixed cost of a step, measured in additions of a transform
 _SINGULAR = 1e-9
 
 
 def solve(ensemble: Ensemble, y: Tensor, rho: float, *, decoder: str = "auto", tolerance: float = 1e-6) -> Tensor:
-    """Gᵀ K⁻¹ y for `y` of `(clients, size)`, in the precision of y; `tolerance` is the relative residual of "cg".
+    """Compute Gᵀ K⁻¹ y for `y` of shape `(clients, size)`, in the precision of y.
 
-    "dual" factorises K, in float64; "cg" is conjugate gradients with one G and one Gᵀ a step; "auto" takes the cheaper one.
+    The decoder "dual" factorises K in float64. "cg" uses conjugate gradients with one G and one Gᵀ per step, down to a relative
+    residual of `tolerance`. "auto" takes the cheaper one.
     """
     if decoder not in DECODERS:
-        raise InputError(f"decoder is one of {', '.join(DECODERS)}, got {decoder!r}.")
+        raise InputError(f"decoder must be one of {', '.join(DECODERS)}, got {decoder!r}.")
     rho = rho if ensemble.clients > 1 else 0.0
     if abs(rho) < _SINGULAR:
         return ensemble.adjoint(y)
@@ -42,7 +44,7 @@ def solve(ensemble: Ensemble, y: Tensor, rho: float, *, decoder: str = "auto", t
         decoder = cheaper_decoder(ensemble, rho, tolerance)
     if decoder == "dual":
         return ensemble.adjoint(_factorised(ensemble, y, rho))
-    if rho > 1 - _SINGULAR:  # K may be singular and y outside its range; GᵀG x = Gᵀy has a solution in any case
+    if rho > 1 - _SINGULAR:  # K may be singular and y outside its range, but GᵀG x = Gᵀy always has a solution
         return _conjugate_gradients(lambda x: ensemble.adjoint(ensemble.forward(x)), ensemble.adjoint(y), tolerance)
 
     def apply(z: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ def solve(ensemble: Ensemble, y: Tensor, rho: float, *, decoder: str = "auto", t
 
 
 def cheaper_decoder(ensemble: Ensemble, rho: float, tolerance: float) -> str:
-    """The decoder with fewer operations: factorising grows with (n·size)³, steps with dim and with ρ towards 1."""
+    """The decoder with fewer operations. Factorising grows with (n·size)³, and cg grows with dim and as ρ approaches 1."""
     n, unknowns = ensemble.clients, ensemble.clients * ensemble.size
     if unknowns > _MOST_UNKNOWNS or not ensemble.has_gram:
         return "cg"
@@ -63,10 +65,10 @@ def cheaper_decoder(ensemble: Ensemble, rho: float, tolerance: float) -> str:
 
 
 def expected_steps(ensemble: Ensemble, rho: float, tolerance: float) -> float:
-    """½√κ·ln(2/tolerance), κ from the edges of the law of S: (√(1 − c) ± √((n − 1)c))² for n projections of share c."""
+    """½√κ·ln(2/tolerance), with κ from the edges of the law of S: (√(1 − c) ± √((n − 1)c))² for n projections of share c."""
     n, c = ensemble.clients, ensemble.size / ensemble.dim
     low, high = (math.sqrt(1 - c) - math.sqrt((n - 1) * c)) ** 2, (math.sqrt(1 - c) + math.sqrt((n - 1) * c)) ** 2
-    singular = n * c > 1 and rho < 1 - _SINGULAR  # more unknowns than coordinates: GGᵀ has zeros
+    singular = n * c > 1 and rho < 1 - _SINGULAR  # more unknowns than coordinates: GGᵀ has zero eigenvalues
     ends = [1 - rho + rho * edge for edge in (0.0 if singular else low, min(high, n))]
     condition = max(ends) / max(min(ends), 1e-12)
     return 1 + math.sqrt(condition) * math.log(2 / tolerance) / 2
@@ -81,7 +83,7 @@ def _factorised(ensemble: Ensemble, y: Tensor, rho: float) -> Tensor:
         factor = linalg.cho_factor(product, lower=True, check_finite=False)
         diagonal = np.diag(factor[0])
         if diagonal.min() < math.sqrt(_SINGULAR) * diagonal.max():
-            raise linalg.LinAlgError  # as good as singular: ρ = 1 and more rows than dimensions
+            raise linalg.LinAlgError  # practically singular: ρ = 1 and more rows than dimensions
         solution = linalg.cho_solve(factor, right, check_finite=False)
     except linalg.LinAlgError:
         solution = linalg.pinvh(product, rtol=_SINGULAR) @ right
@@ -89,7 +91,7 @@ def _factorised(ensemble: Ensemble, y: Tensor, rho: float) -> Tensor:
 
 
 def _conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, tolerance: float) -> Tensor:
-    """The solution of a positive semidefinite system whose right side lies in its range."""
+    """Solve a positive semidefinite system whose right-hand side lies in its range."""
     solution, residual = torch.zeros_like(right), right.clone()
     direction, square = residual.clone(), _product(residual, residual)
     whole, enough = square, tolerance**2 * square
@@ -103,8 +105,8 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, toler
         before, square = square, _product(residual, residual)
         direction.mul_(square / before).add_(residual)
     log.warning(
-        "the decoder stopped after %d steps at a relative residual of %.1e: close to full correlation and with as many numbers "
-        "as coordinates the system is nearly singular. Believe in less correlation, e.g. 'avg'.",
+        "the decoder stopped after %d steps at a relative residual of %.1e. The system is nearly singular if the assumed "
+        "correlation is close to 'max' and there are as many numbers as coordinates. Assume less correlation, such as 'avg'.",
         _MOST_STEPS,
         math.sqrt(square / whole),
     )

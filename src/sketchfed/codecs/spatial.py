@@ -1,9 +1,9 @@
-"""What Rand-k-Spatial and Rand-Proj-Spatial share: how much correlation between clients they believe in, and where from."""
+"""The common part of Rand-k-Spatial and Rand-Proj-Spatial: the correlation between clients that the decoder assumes."""
 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sketchfed.codecs.base import Codec, check_correlation, sender
 from sketchfed.codecs.ensembles import Ensemble
+from sketchfed.codecs.linear import LinearCode
 from sketchfed.codecs.rounding import Parts, check_width, from_packet, relative_variance, to_parts
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
@@ -18,18 +19,19 @@ from sketchfed.wire import Packet, expect_kind
 
 CORRELATIONS = ("none", "avg", "max", "estimated", "current")
 
-_MOST_ESTIMATED = 0.98  # an estimate of full correlation is not certain of it, and at 1 the decoder forgives nothing
+_MOST_ESTIMATED = 0.98  # an estimate is uncertain, and at ρ = 1 the decoder is very sensitive to a wrong assumption
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spatial(Codec):
-    """Each client sends yᵢ = Gᵢxᵢ with a map of its own; the server decodes all together, the better the more they agree.
+    """Each client sends yᵢ = Gᵢxᵢ with its own map, and the server decodes all packets jointly. Similar vectors decode better.
 
-    `correlation` is what the decoder believes: R = Σ_{i≠l}⟨xᵢ, x_l⟩/Σ‖xᵢ‖² as a number (with `clients`, the cohort it is for,
-    or for as many as there are packets), "none" (R = 0), "max" (R = n − 1: identical vectors), "avg" (R = n/2), "estimated",
-    which takes R from the packets of the round before and is "none" in the first, or "current", which takes it from the very
-    packets it decodes and is therefore slightly biased. All others are unbiased whatever the vectors are: a wrong belief costs
-    accuracy only. With fewer clients than planned, ρ = R/(n − 1) stays and β is that of those who are there.
+    `correlation` is the R = Σ_{i≠l}⟨xᵢ, x_l⟩/Σ‖xᵢ‖² that the decoder assumes. It is a number (for `clients` clients if that is
+    set, otherwise for the number of packets) or one of: "none" (R = 0), "max" (R = n − 1: identical vectors), "avg" (R = n/2),
+    "estimated" or "current". "estimated" takes R from the packets of the previous round, and is "none" in the first round.
+    "current" takes R from the packets that it decodes, so it is slightly biased. All other choices are unbiased for all
+    vectors: a wrong assumption only costs accuracy. If fewer clients than planned take part, ρ = R/(n − 1) stays the same and
+    β is computed for the actual number of clients.
     """
 
     size: int
@@ -42,26 +44,26 @@ class Spatial(Codec):
         super().__post_init__()
         check_width(self.bits)
         if isinstance(self.correlation, bool) or not isinstance(self.correlation, int | float | str):
-            raise InputError(f"correlation is a number or one of {', '.join(CORRELATIONS)}, got {self.correlation!r}.")
+            raise InputError(f"correlation must be a number or one of {', '.join(CORRELATIONS)}, got {self.correlation!r}.")
         if isinstance(self.correlation, str):
             if self.correlation not in CORRELATIONS:
-                raise InputError(f"correlation is a number or one of {', '.join(CORRELATIONS)}, got {self.correlation!r}.")
+                raise InputError(f"correlation must be a number or one of {', '.join(CORRELATIONS)}, got {self.correlation!r}.")
         elif self.clients is not None:
             check_correlation(self.correlation, self.clients)
 
     @abstractmethod
     def _ensemble(self, seeds: Sequence[PublicSeed]) -> Ensemble:
-        """The maps of clients with these streams."""
+        """The maps of the clients with these seeds."""
 
     @abstractmethod
     def _solved(self, ensemble: Ensemble, y: Tensor, rho: float) -> Tensor:
-        """T(S)†·Σ Gᵢᵀyᵢ."""
+        """Compute T(S)†·Σ Gᵢᵀyᵢ."""
 
     def mse(self, total_square: float, correlation: float = 0.0) -> float | None:
-        """(Σ‖xᵢ‖²/n²)·(β − 1 − R) if what it believes is true, and what a wrong belief costs otherwise (`spatial_law`).
+        """(Σ‖xᵢ‖²/n²)·(β − 1 − R) if the assumed R is right. If it is wrong, `spatial_law` gives the larger error.
 
-        For "estimated" and "current" it is the error with the true correlation, which estimates come close to. None for rounded
-        numbers, and for Gaussian maps, which are no projections.
+        For "estimated" and "current" this is the error with the true correlation, which is close to the estimate. None for
+        rounded numbers, and for Gaussian maps, which are not projections.
         """
         n = self._planned()
         check_correlation(correlation, n)
@@ -74,12 +76,16 @@ class Spatial(Codec):
         errors = [(s.stop - s.start) / self.dim * law.relative_error(n, correlation) for s, law in parts]
         return total_square / n**2 * sum(errors)
 
+    def linear(self, seed: PublicSeed, client: int = 0) -> LinearCode:
+        """The map of this client, followed by the decoding of its packet alone."""
+        return self._through(replace(self, bits=32), seed, client, rounded=self.bits < 32)
+
     @property
     def shrinkage(self) -> float:
         return self.size / self.dim / (1 + relative_variance(size=self.size, bits=self.bits))
 
     def learn(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None = None) -> Tensor | None:
-        """ρ as these packets show it, for the next round; one packet shows nothing."""
+        """Estimate ρ from these packets for the next round. A single packet contains no information about ρ."""
         if self.correlation != "estimated" or len(packets) < 2:
             return knowledge
         self._check_round(packets, seed)
@@ -99,7 +105,7 @@ class Spatial(Codec):
         ensemble, y = self._read_all(packets, seed)
         n = len(packets)
         rho = self._believed(n, ensemble, y, knowledge)
-        if not ensemble.orthonormal:  # eigenvalues of S may exceed n, and T of a negative ρ be zero there
+        if not ensemble.orthonormal:  # eigenvalues of S may exceed n, where T may be zero for a negative ρ
             rho = max(rho, 0.0)
         mean = self._solved(ensemble, y, rho)
         for share in ensemble.shares:
@@ -110,7 +116,7 @@ class Spatial(Codec):
         return from_packet(packet, size=self.size, bits=self.bits, seed=seed.child("client", sender(packet)))
 
     def _read_all(self, packets: Sequence[Packet], seed: PublicSeed) -> tuple[Ensemble, Tensor]:
-        ordered = sorted(packets, key=sender)  # so that the order of arrival changes no bit
+        ordered = sorted(packets, key=sender)  # so that the result does not depend on the order of arrival
         ensemble = self._ensemble([seed.child("client", sender(packet)) for packet in ordered])
         y = torch.stack([self._read(packet, seed) for packet in ordered])
         return ensemble, y.to(torch.float64) if len(packets) * self.dim <= 2**20 else y
@@ -126,7 +132,7 @@ class Spatial(Codec):
         return 0.0 if knowledge is None else _safe(float(knowledge[0]), clients)
 
     def _given(self, clients: int) -> float | None:
-        """ρ, where it is not estimated."""
+        """The fixed value of ρ. None if ρ is estimated."""
         fixed: dict[Any, float] = {"none": 0.0, "max": 1.0, "avg": clients / (2 * max(1, clients - 1))}
         if isinstance(self.correlation, str):
             return _safe(fixed[self.correlation], clients) if self.correlation in fixed else None
@@ -135,12 +141,15 @@ class Spatial(Codec):
 
 
 def _safe(rho: float, clients: int) -> float:
-    """ρ within what n vectors can have; T(n) = 0 at its lower end."""
+    """Limit ρ to the values that are possible for n vectors. At the lower end, T(n) = 0."""
     return min(max(rho, -0.999 / max(1, clients - 1)), 1.0)
 
 
 def _estimated(ensemble: Ensemble, y: Tensor) -> float:
-    """ρ̂ from E⟨GᵢᵀGᵢxᵢ, G_lᵀG_lx_l⟩ = c²⟨xᵢ, x_l⟩ and E‖Gᵢxᵢ‖² = c‖xᵢ‖²; its standard deviation is about √(2·dim)/(n·size)."""
+    """Estimate ρ from E⟨GᵢᵀGᵢxᵢ, G_lᵀG_lx_l⟩ = c²⟨xᵢ, x_l⟩ and E‖Gᵢxᵢ‖² = c‖xᵢ‖².
+
+    The standard deviation of the estimate is about √(2·dim)/(n·size).
+    """
     flat = y.reshape(-1).to(torch.float64)
     total = float(torch.dot(flat, flat))
     if total == 0:

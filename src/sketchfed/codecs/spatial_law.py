@@ -1,13 +1,13 @@
-"""What the decoders of correlated vectors need to know of S = Σ GᵢᵀGᵢ: the law of its eigenvalues, in closed form.
+"""The law of the eigenvalues of S = Σ GᵢᵀGᵢ in closed form, which the decoders of correlated vectors need.
 
 The estimate is x̂ = (β/n)·T(S)†·Σ Gᵢᵀyᵢ with yᵢ = Gᵢxᵢ and T(λ) = 1 + ρ(λ − 1) (Jiang et al. 2023, Eqs. 5 and 11, with β/n for
-their β̄). It is unbiased with β = n/∫λ/T dμ, where μ is the expected law of the eigenvalues of S; the paper simulates
-β, here it is known. Its error is a function of three integrals over μ. For projections, GᵢGᵢᵀ = I:
+their β̄). It is unbiased if β = n/∫λ/T dμ, where μ is the expected law of the eigenvalues of S. The paper simulates β; here
+it has a closed form. The error is a function of three integrals over μ. For projections, GᵢGᵢᵀ = I:
 
     n²·MSE = β²(a·Σ‖xᵢ‖² + b·Σ_{i≠l}⟨xᵢ, x_l⟩) − ‖Σxᵢ‖²,   n·a = ∫λ/T² dμ,   n(n − 1)·b = ∫(λ² − λ)/T² dμ,
 
-since tr(GᵢᵀGᵢT(S)⁻²GᵢᵀGᵢ) = tr(GᵢᵀGᵢT(S)⁻²) and all clients are alike. With ρ = R/(n − 1) it is (Σ‖xᵢ‖²/n²)(β − 1 − R), and
-no other function T of S does better.
+because tr(GᵢᵀGᵢT(S)⁻²GᵢᵀGᵢ) = tr(GᵢᵀGᵢT(S)⁻²) and all clients have the same law. With ρ = R/(n − 1), the MSE is
+(Σ‖xᵢ‖²/n²)(β − 1 − R), and no other function T of S gives a smaller error.
 """
 
 import math
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_NONE = 1e-9  # a ρ this small is none
+_NONE = 1e-9  # a smaller ρ is treated as 0
 _FULL = 1 - 1e-9
 
 
 @dataclass(frozen=True)
 class Integrals:
-    """∫λ/T dμ, ∫λ/T² dμ and ∫λ²/T² dμ, over eigenvalues that are not zero."""
+    """The integrals ∫λ/T dμ, ∫λ/T² dμ and ∫λ²/T² dμ over the nonzero eigenvalues."""
 
     first: float
     second: float
@@ -32,22 +32,22 @@ class Integrals:
         return clients / self.first
 
     def relative_error(self, clients: int, correlation: float) -> float:
-        """n²·MSE/Σ‖xᵢ‖² for vectors of this R, whatever ρ the decoder believes in."""
-        common = correlation / (clients - 1) if clients > 1 else 0.0  # ρ, as it is
+        """n²·MSE/Σ‖xᵢ‖² for vectors with this R. The ρ that the decoder assumes may differ from it."""
+        common = correlation / (clients - 1) if clients > 1 else 0.0  # the true ρ
         apart = (
             (1 - common) * self.second if common < 1 else 0.0
-        )  # `second` may be infinite, where nothing differs it is harmless
+        )  # `second` may be infinite, which does not matter for identical vectors
         return self.beta(clients) ** 2 * (apart + common * self.square) / clients - (1 + correlation)
 
 
 def free_projections(clients: int, share: float, rho: float) -> Integrals:
-    """The law of n free projections, each of rank share·dim: SRHT, balanced count and orthonormal rows, for large dim.
+    """The law of n free projections of rank share·dim. For large dim, it holds for SRHT, balanced count and orthonormal rows.
 
     The Stieltjes transform g of μ solves z(z − n)g² + ((n − 2)z + n − n²·share)g − (n − 1) = 0 (free additive convolution of
-    Bernoulli laws). Against simulation β is off by 5e-4 at dim 256 and 1e-4 at 1024.
+    Bernoulli laws). Compared with simulation, β is off by 5e-4 at dim 256 and by 1e-4 at dim 1024.
     """
     n, c = clients, share
-    if abs(rho) < _NONE or n == 1:  # one projection has no eigenvalue but 1 and 0, and T(1) = 1
+    if abs(rho) < _NONE or n == 1:  # one projection has only the eigenvalues 1 and 0, and T(1) = 1
         return Integrals(n * c, n * c, n * c + n * (n - 1) * c * c)
     if rho > _FULL:
         if n * c >= 1:
@@ -56,7 +56,7 @@ def free_projections(clients: int, share: float, rho: float) -> Integrals:
             rank, inverse = n * c, n * c * (1 - c) / (1 - n * c)
         return Integrals(rank, inverse, rank)
     s = (1 - rho) / rho
-    # With z = −s, M = ∫dμ/(λ + s) = −g(z) solves a·M² − b·M − (n − 1) = 0. It has the sign of λ + s, and s < −n for ρ < 0.
+    # With z = −s, M = ∫dμ/(λ + s) = −g(z) solves a·M² − b·M − (n − 1) = 0. M has the sign of λ + s, and s < −n if ρ < 0.
     a, b = s * (s + n), n - n * n * c - (n - 2) * s
     m = _positive_root(a, b, n - 1.0) if s > 0 else -_positive_root(a, -b, n - 1.0)
     slope = -((2 * s + n) * m * m + (n - 2) * m) / (2 * a * m - b)  # dM/ds
@@ -64,10 +64,10 @@ def free_projections(clients: int, share: float, rho: float) -> Integrals:
 
 
 def gaussian(clients: int, share: float, rho: float) -> Integrals:
-    """The law of n Gaussian maps of share·dim rows with entries of variance 1/dim: Marchenko and Pastur's.
+    """The law of n Gaussian maps with share·dim rows and entries of variance 1/dim: the Marchenko–Pastur law.
 
-    M = ∫dμ/(λ + s) solves sM² + (s + n·share − 1)M − 1 = 0. Only β follows from it: GᵢᵀGᵢ is no projection, so `second` does
-    not give the error. Eigenvalues are not bounded by n, so T of a negative ρ may be zero: such a ρ is taken as none.
+    M = ∫dμ/(λ + s) solves sM² + (s + n·share − 1)M − 1 = 0. Only β follows from this law: GᵢᵀGᵢ is not a projection, so
+    `second` does not give the error. The eigenvalues can exceed n, so T may be zero for a negative ρ. Such a ρ counts as 0.
     """
     rows = clients * share
     if rho < _NONE:
@@ -82,7 +82,7 @@ def gaussian(clients: int, share: float, rho: float) -> Integrals:
 
 
 def sampling(clients: int, share: float, rho: float) -> Integrals:
-    """The law of coordinate sampling: S is diagonal, S_jj binomial. Exact for every dim (Jhunjhunwala et al. 2021)."""
+    """The law of coordinate sampling, exact for every dim: S is diagonal and S_jj is binomial (Jhunjhunwala et al. 2021)."""
     m = np.arange(1, clients + 1)
     chance = np.exp(
         [math.lgamma(clients + 1) - math.lgamma(k + 1) - math.lgamma(clients - k + 1) for k in m]
@@ -103,5 +103,5 @@ def _positive_root(a: float, b: float, c: float) -> float:
 
 
 def _from_stieltjes(rho: float, s: float, m: float, slope: float) -> Integrals:
-    """λ/T = λ/(ρ(λ + s)), so all three follow from M = ∫dμ/(λ + s) and its derivative."""
+    """Compute all three integrals from M = ∫dμ/(λ + s) and its derivative, using λ/T = λ/(ρ(λ + s))."""
     return Integrals((1 - s * m) / rho, (m + s * slope) / rho**2, (1 - 2 * s * m - s * s * slope) / rho**2)

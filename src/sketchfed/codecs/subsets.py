@@ -1,10 +1,10 @@
-"""Which coordinates a packet is about, in few bits: about size·(2 + log2(dim/size)).
+"""A compact encoding for the set of coordinates in a packet, in about size·(2 + log2(dim/size)) bits.
 
-The set is sorted and sent as Elias and Fano coded it (Elias 1974, "Efficient storage and retrieval by content and address of
-static files"; Fano 1971): a coordinate is cut into `width` = ⌊log2(dim/size)⌋ low bits, which are sent as they are, and
-the high part. High parts ascend, so their differences are small; they are sent in unary, all of them in one string of bits in
-which the i-th one stands at place high + i. A set that takes more than dim bits that way, which is one of more than about
-dim/4 coordinates, is sent as a bitmap. Both sides know dim and size, so they know which it is, and how long.
+The set is sorted and encoded with the Elias–Fano code (Elias 1974, "Efficient storage and retrieval by content and address of
+static files"; Fano 1971). Each coordinate is split into `width` = ⌊log2(dim/size)⌋ low bits, which are sent unchanged, and
+a high part. The high parts are ascending, so their differences are small. They are sent in unary, as one string of bits in
+which the i-th one is at position high + i. If a set would take more than dim bits in this way, which happens for more than
+about dim/4 coordinates, it is sent as a bitmap. Both sides know dim and size, so they know the format and its length.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def to_bits(rows: Rows, *, dim: int) -> Bits:
-    """Distinct ascending coordinates below `dim`, as a packet carries them."""
+    """Encode distinct ascending coordinates below `dim` for a packet."""
     size = len(rows)
     width, length = _layout(dim, size)
     if width is None:
@@ -33,9 +33,9 @@ def to_bits(rows: Rows, *, dim: int) -> Bits:
 
 
 def from_packet(packet: Packet, name: str, *, dim: int, size: int) -> Rows:
-    """The `size` coordinates in the array of that name, checked: ascending, distinct and below `dim`."""
+    """Read `size` coordinates from the array with this name. Checks that they are ascending, distinct and below `dim`."""
     if size > dim:
-        raise WireError(f"packet '{packet.kind}' is about {size:,} coordinates in '{name}', but a vector has {dim:,}.")
+        raise WireError(f"packet '{packet.kind}' names {size:,} coordinates in '{name}', but a vector has {dim:,}.")
     width, length = _layout(dim, size)
     bits = bits_named(packet, name, shape=(length,), bits=1).numpy()
     if width is None:
@@ -51,14 +51,14 @@ def from_packet(packet: Packet, name: str, *, dim: int, size: int) -> Rows:
     if (falls := np.flatnonzero(rows[1:] <= rows[:-1])).size:
         before, after = rows[falls[0]], rows[falls[0] + 1]
         raise WireError(
-            f"array '{name}' of packet '{packet.kind}' names coordinate {after:,} after {before:,}; each should come once, "
-            "in ascending order."
+            f"array '{name}' of packet '{packet.kind}' names coordinate {after:,} after {before:,}; each must come once, in "
+            "ascending order."
         )
     return rows
 
 
 def _layout(dim: int, size: int) -> tuple[int | None, int]:
-    """How many low bits a coordinate has, None for a bitmap, and how many bits there are in all."""
+    """The number of low bits per coordinate (None for a bitmap) and the total number of bits."""
     if not size:
         return 0, 0
     width = (dim // size).bit_length() - 1
@@ -68,6 +68,4 @@ def _layout(dim: int, size: int) -> tuple[int | None, int]:
 
 def _check_count(packet: Packet, name: str, found: int, size: int) -> None:
     if found != size:
-        raise WireError(
-            f"array '{name}' of packet '{packet.kind}' has {found:,} ones where {size:,} coordinates need {size:,}."
-        )
+        raise WireError(f"array '{name}' of packet '{packet.kind}' has {found:,} ones, but {size:,} coordinates need {size:,}.")

@@ -1,4 +1,4 @@
-"""The largest coordinates."""
+"""The coordinates of largest magnitude."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from sketchfed.wire import Packet, expect_kind
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(Codec):
-    """The `size` coordinates of largest magnitude; the lower one of equals.
+    """Sends the `size` coordinates of largest magnitude. Among equal magnitudes, lower coordinates come first.
 
-    Paper: Stich et al. 2018; Alistarh et al. 2018. No choice of `size` coordinates loses less of a single vector, but small
-    coordinates are lost round after round: biased, and meant for error feedback. Which they are costs about
-    2 + log2(dim/size) bits each beside their values (`codecs.subsets`).
+    Paper: Stich et al. 2018; Alistarh et al. 2018. No other choice of `size` coordinates has a smaller error for a single
+    vector. But small coordinates are lost in every round, so the codec is biased and should be used with error feedback.
+    Besides its value, each coordinate takes about 2 + log2(dim/size) bits for its position (`codecs.subsets`).
     """
 
     size: int
     bits: int = 32
 
     name = "top_k"
-    summary = "the largest coordinates, and which they are"
+    summary = "the largest coordinates and their positions"
     source = "Stich et al. 2018"
     unbiased = False
 
@@ -37,16 +37,16 @@ class TopK(Codec):
 
     @property
     def personal(self) -> bool:  # type: ignore[override]
-        """Who rounded must be known, to draw the same dither."""
+        """The decoder must know the sender of a rounded packet, to draw the same dither."""
         return self.bits < 32
 
     @property
     def shrinkage(self) -> float:
-        """1, as a contraction needs no less, but for what rounding adds."""
+        """1 without rounding, because Top-k is a contraction. Rounding lowers it by its relative variance."""
         return 1 / (1 + relative_variance(size=self.size, bits=self.bits))
 
     def norm(self, packet: Packet, seed: PublicSeed) -> float:
-        """That of what was sent, at most that of the vector."""
+        """The norm of the sent numbers. It is at most the norm of the vector."""
         _, values = self._read(expect_kind(packet, self.name), seed)
         return float(values.double().norm())
 
@@ -70,7 +70,7 @@ class TopK(Codec):
 
 
 def largest(x: Tensor, size: int) -> subsets.Rows:
-    """The coordinates of the `size` largest magnitudes, ascending; the lower ones of those that tie for the last places."""
+    """The coordinates of the `size` largest magnitudes, in ascending order. Ties go to the lower coordinates."""
     magnitudes = x.abs().cpu().numpy() if x.dtype in (torch.float32, torch.float64) else x.abs().double().cpu().numpy()
     threshold = np.partition(magnitudes, len(magnitudes) - size)[len(magnitudes) - size] if size else np.inf
     chosen = magnitudes > threshold

@@ -1,4 +1,4 @@
-"""How well a codec does on given vectors: error, bytes and time, measured over rounds that follow each other."""
+"""Measures a codec on given vectors over consecutive rounds: error, bytes and time."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -19,31 +19,32 @@ from sketchfed.wire import Bits, pack, unpack
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """What was measured: the error ‖decoded − mean‖² with its standard error, what was predicted, bytes a client, seconds."""
+    """The measured error ‖decoded − mean‖² with its standard error, the predicted error, bytes per client and seconds."""
 
     error: float
     standard_error: float | None
     """None after a single trial."""
     predicted: float | None
-    """What `codec.mse` says of these vectors."""
+    """The error that `codec.mse` predicts for these vectors."""
     bytes: float
-    """Mean length of a client's packet, without what an envelope says already."""
+    """The mean length of a client's packet, without what the envelope already contains."""
     bits: int
-    """Bits of a number: those of the packets' array `values`, or of their widest."""
+    """Bits per number in the packets' array `values`. Without such an array, bits per number in the widest array."""
     encode_seconds: float
-    """Median, one client."""
+    """The median time to encode the vector of one client."""
     decode_seconds: float
-    """Median, all packets of a round."""
+    """The median time to decode all packets of a round."""
     trials: int
 
 
 def measure(
     codec: Codec, vectors: Tensor, *, trials: int, seed: PublicSeed, watch: Callable[[], None] = lambda: None
 ) -> Trials:
-    """Send the vectors `(clients, dim)` through a codec so many times, with another seed each; `watch` is called after each.
+    """Send the vectors `(clients, dim)` through a codec `trials` times, each time with a different seed.
 
-    Packets become bytes and are read again. What the server learns in a round it may use in the next; one round goes before
-    the first that is measured, to learn from and to compile what runs for the first time.
+    Packets are converted to bytes and read back. The server may use what it learned in one round in the next round. An extra
+    round comes first and is not measured. It gives the server something to learn from, and compiles the kernels. `watch` is
+    called after each round.
     """
     check_trials(trials)
     with one_core():
@@ -89,7 +90,7 @@ def _width(arrays: Mapping[str, Tensor | Bits]) -> int:
 
 
 def squared_errors(codec: Codec, vectors: Tensor, *, trials: int, seed: PublicSeed) -> list[float]:
-    """‖decoded − mean‖² of each trial; packets do not become bytes, and nothing is learnt from one trial for the next."""
+    """‖decoded − mean‖² for each trial. Packets are not converted to bytes, and trials do not learn from each other."""
     check_trials(trials)
     truth, errors = vectors.double().mean(0), []
     with one_core():
@@ -102,7 +103,7 @@ def squared_errors(codec: Codec, vectors: Tensor, *, trials: int, seed: PublicSe
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Torch and BLAS with one thread: small problems are no faster with more, and far slower where other cores are busy."""
+    """Run torch and BLAS with one thread. More threads do not help small problems, and are far slower if cores are busy."""
     with threadpool_limits(1):
         yield
 

@@ -1,4 +1,4 @@
-"""Coordinates drawn with probabilities that grow with their magnitude."""
+"""Randomly drawn coordinates. The probability of each coordinate grows with its magnitude."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,13 @@ _LARGEST = float(torch.finfo(torch.float32).max)
 
 @dataclass(frozen=True, kw_only=True)
 class Wangni(Codec):
-    """Coordinate i with probability pᵢ = min(|xᵢ|/scale, 1), as xᵢ/pᵢ; `scale` makes Σpᵢ = size, so the number sent is random.
+    """Sends coordinate i as xᵢ/pᵢ with probability pᵢ = min(|xᵢ|/scale, 1), where `scale` is such that Σpᵢ = size.
 
-    Paper: Wangni et al. 2018, Alg. 3, run until it rests. Unbiased, and no other independent choice of `size` expected
-    coordinates has a smaller variance. A coordinate that is drawn with pᵢ < 1 arrives as ±scale, so a sign is all that it
-    needs beside its place; only those that are sure to be sent carry values of `bits` bits. At most
-    size − 1 are sure. Fewer than `size` coordinates that are not zero are all sent, as they are.
+    Paper: Wangni et al. 2018, Alg. 3, iterated until it converges. The number of coordinates in a packet is random, with mean
+    `size`. The codec is unbiased, and no other independent choice of `size` coordinates in expectation has a smaller variance.
+    A coordinate drawn with pᵢ < 1 arrives as ±scale, so the packet holds only its position and sign. Only the coordinates that
+    are sure to be sent (pᵢ = 1) have values of `bits` bits. There are at most size − 1 of them. If fewer than `size`
+    coordinates are nonzero, all of them are sent unchanged.
     """
 
     size: int
@@ -46,23 +47,23 @@ class Wangni(Codec):
 
     @property
     def personal(self) -> bool:  # type: ignore[override]
-        """Who rounded must be known, to draw the same dither."""
+        """The decoder must know the sender of a rounded packet, to draw the same dither."""
         return self.bits < 32
 
     @property
     def shrinkage(self) -> float:
-        """From ω ≤ dim/size − 1, and what rounding adds to the values that are sure to be sent.
+        """1/(1 + ω) with ω ≤ dim/size − 1, plus the variance that rounding adds to the values that are sure to be sent.
 
-        E‖sent‖² = Σxᵢ²/pᵢ is least, among all p with Σpᵢ ≤ size and pᵢ ≤ 1, at these p (Wangni et al. 2018). The
-        uniform pᵢ = size/dim is among them, and its sum is (dim/size)‖x‖²; so 1 + ω ≤ dim/size, with equality for flat vectors.
+        Among all p with Σpᵢ ≤ size and pᵢ ≤ 1, these p minimise E‖sent‖² = Σxᵢ²/pᵢ (Wangni et al. 2018). The uniform
+        pᵢ = size/dim gives (dim/size)‖x‖², so 1 + ω ≤ dim/size, with equality for flat vectors.
         """
         return 1 / (self.dim / self.size + relative_variance(size=self.size, bits=self.bits))
 
     def norm(self, packet: Packet, seed: PublicSeed) -> float:
-        """Sure values count as they are; those drawn as if all that were not sure had one magnitude, their mean.
+        """Sure values count with their magnitude. Drawn ones count as if all coordinates that are not sure had equal magnitude.
 
-        With s sure and m drawn that makes m·scale²·(size − s)/(dim − s): in expectation (Σ|xᵢ|)²/(dim − s) over what is not
-        sure, which is at most its square norm.
+        With s sure and m drawn coordinates, the drawn ones contribute m·scale²·(size − s)/(dim − s) to the square. Its
+        expectation is (Σ|xᵢ|)²/(dim − s) over the coordinates that are not sure, which is at most their square norm.
         """
         sure, values, _, signs, scale = self._read(expect_kind(packet, self.name), seed)
         drawn = len(signs) * scale**2 * (self.size - len(sure)) / (self.dim - len(sure))
@@ -75,7 +76,7 @@ class Wangni(Codec):
         if scale > _LARGEST:
             raise InputError(
                 f"the coordinates that are drawn would arrive as {scale:.2g}, more than float32 holds. Find where training "
-                "diverged (a smaller step?)."
+                "diverged; a smaller step may help."
             )
         drawn = _uniforms(own.child("drawn"), self.dim) * scale < magnitudes
         sure = np.flatnonzero(magnitudes > threshold)
@@ -108,18 +109,18 @@ class Wangni(Codec):
             count = _length(packet, "values")
             if count >= self.size:
                 raise WireError(
-                    f"packet '{packet.kind}' has {count:,} sure coordinates; of {self.size:,} that are expected at most "
+                    f"packet '{packet.kind}' has {count:,} sure coordinates, but with size = {self.size:,} at most "
                     f"{self.size - 1:,} can be sure."
                 )
             sure = subsets.from_packet(packet, "rows", dim=self.dim, size=count)
             values = from_packet(packet, size=count, bits=self.bits, seed=seed.child("client", client))
         if (twice := np.intersect1d(sure, drawn, assume_unique=True)).size:
-            raise WireError(f"packet '{packet.kind}' has coordinate {twice[0]:,} both as sure and as drawn.")
+            raise WireError(f"packet '{packet.kind}' names coordinate {twice[0]:,} both as sure and as drawn.")
         return Draw(torch.from_numpy(sure), values, torch.from_numpy(drawn), 1 - 2 * signs.to(torch.float32), scale)
 
 
 class Draw(NamedTuple):
-    """What a packet says: the sure coordinates with their values, those drawn with their signs, and the magnitude of these."""
+    """The contents of a packet: sure coordinates and their values, drawn coordinates and their signs, and the drawn scale."""
 
     sure: Tensor
     values: Tensor
@@ -131,28 +132,29 @@ class Draw(NamedTuple):
 def split(magnitudes: Floats, size: int) -> tuple[float, float]:
     """The threshold above which coordinates are sure to be sent, and the scale of the others: p = min(|x|/scale, 1), Σp = size.
 
-    Wangni et al. multiply the p < 1 by what is missing to `size`, again and again, as more of them reach 1. It comes to rest
-    with the s largest sure and the others at scale = (their sum)/(size − s), for the first s at which no other exceeds it;
-    s < size, for the last candidate never exceeds a sum that it is part of.
+    Wangni et al. repeatedly scale up all p < 1 so that the sum becomes `size`, while more of them reach 1. This converges to
+    a state in which the s largest coordinates are sure and the others have scale = (their sum)/(size − s). s is the smallest
+    number for which none of the others exceeds this scale. s < size, because the last candidate cannot exceed a sum that
+    contains it.
     """
     if size == len(magnitudes):
         ordered, rest = np.sort(magnitudes), 0.0
     else:
         ordered = np.partition(magnitudes, len(magnitudes) - size)
         ordered, rest = np.sort(ordered[-size:]), float(ordered[:-size].sum())
-    sums = (rest + np.cumsum(ordered))[::-1]  # from the smallest on, so that a huge number cannot swallow the others
+    sums = (rest + np.cumsum(ordered))[::-1]  # summed from the smallest, so that a huge number does not absorb the others
     scales = sums / np.arange(size, 0, -1)
     sure = int(np.argmax(ordered[::-1] <= scales))
     return (float(ordered[-1 - sure]), float(scales[sure]))
 
 
 def _uniforms(seed: PublicSeed, count: int) -> Floats:
-    """On [0, 1), with 53 bits."""
+    """Uniform numbers on [0, 1) with 53 bits."""
     words = philox.words(seed.stream, 2 * count)[: 2 * count].astype("<u4", copy=False).view("<u8")
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _length(packet: Packet, name: str) -> int:
-    """How many numbers the array of that name holds; 0 if it is not there, which is noticed when it is read."""
+    """The length of the array with this name. 0 if it is missing, which raises an error when it is read."""
     array = packet.arrays.get(name)
     return array.shape[0] if array is not None and len(array.shape) == 1 else 0

@@ -10,7 +10,7 @@ from sketchfed.data.dataset import DataSet
 from sketchfed.data.files import Numbers, Source, described, read_arrays, tensor
 from sketchfed.data.one_hot import one_hot
 
-CATEGORIES = {
+ADULT_CATEGORIES = {
     "workclass": 9,
     "education": 16,
     "marital_status": 7,
@@ -22,15 +22,15 @@ CATEGORIES = {
 }
 """How many values each categorical column of Adult has; "?" for missing is one of them."""
 
-NUMBERS = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+ADULT_NUMBERS = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 """The numerical columns of Adult."""
 
 _ADULT_ARRAYS = {
     f"{key}_{part}": numbers
     for part in ("train", "test")
     for key, numbers in {
-        "x_num": Numbers(kind="i4", shape=(part, len(NUMBERS)), high=2**31 - 1),
-        "x_cat": Numbers(kind="u1", shape=(part, len(CATEGORIES)), high=max(CATEGORIES.values()) - 1),
+        "x_num": Numbers(kind="i4", shape=(part, len(ADULT_NUMBERS)), high=2**31 - 1),
+        "x_cat": Numbers(kind="u1", shape=(part, len(ADULT_CATEGORIES)), high=max(ADULT_CATEGORIES.values()) - 1),
         "y": Numbers(kind="i8", shape=(part,), high=1),
     }.items()
 }
@@ -47,8 +47,8 @@ ADULT = Source(
     name="adult",
     file="adult.npz",
     published="'Adult' by B. Becker and R. Kohavi, UCI Machine Learning Repository, data set 2 (adult.data and adult.test)",
-    contents=f"{described(_ADULT_ARRAYS)}; the columns of x_num are {', '.join(NUMBERS)}, those of x_cat "
-    f"{', '.join(CATEGORIES)}, as numbers of their sorted values",
+    contents=f"{described(_ADULT_ARRAYS)}; the columns of x_num are {', '.join(ADULT_NUMBERS)}, those of x_cat "
+    f"{', '.join(ADULT_CATEGORIES)}, as numbers of their sorted values",
 )
 A9A = Source(
     name="a9a",
@@ -65,11 +65,11 @@ def adult() -> DataSet:
     """
     arrays = read_arrays(ADULT, _ADULT_ARRAYS)
     for part in ("train", "test"):
-        excess = arrays[f"x_cat_{part}"].max(axis=0) >= np.array(list(CATEGORIES.values()))
+        excess = arrays[f"x_cat_{part}"].max(axis=0) >= np.array(list(ADULT_CATEGORIES.values()))
         if excess.any():
-            column = list(CATEGORIES)[int(excess.argmax())]
+            column = list(ADULT_CATEGORIES)[int(excess.argmax())]
             raise ADULT.wrong(
-                ADULT.found(), f"is not usable: x_cat_{part} has codes of {column} above {CATEGORIES[column] - 1}"
+                ADULT.found(), f"is not usable: x_cat_{part} has codes of {column} above {ADULT_CATEGORIES[column] - 1}"
             )
     numbers = arrays["x_num_train"].astype(np.float64)
     deviation = numbers.std(axis=0)
@@ -85,7 +85,7 @@ def adult() -> DataSet:
         x_test=tensor(x["test"]),
         y_test=tensor(arrays["y_test"]),
         outputs=2,
-        shape=(len(NUMBERS) + sum(CATEGORIES.values()),),
+        shape=(len(ADULT_NUMBERS) + sum(ADULT_CATEGORIES.values()),),
         prepare=prepare,
     )
 
@@ -101,7 +101,7 @@ class _Columns:
         count = len(self.mean)
         mean, deviation = torch.tensor(self.mean, device=x.device), torch.tensor(self.deviation, device=x.device)
         numbers = (x[:, :count].to(torch.float32) - mean) / deviation
-        return torch.cat([numbers, one_hot(x[:, count:], list(CATEGORIES.values()))], dim=1)
+        return torch.cat([numbers, one_hot(x[:, count:], list(ADULT_CATEGORIES.values()))], dim=1)
 
 
 def a9a() -> DataSet:

@@ -1,14 +1,14 @@
-"""What a data set is, and two ways to make one from what is there: holding out, and joining clients' own data."""
+"""What a data set is, and how a part of it is held out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
 
+from sketchfed.data.reading import Reader
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.kernels import draws
 from sketchfed.seeds import PublicSeed
@@ -21,8 +21,9 @@ class DataSet:
     """Training and test examples as they are stored, and how to prepare them for a model.
 
     `x_train` and `x_test` hold an example a row, in whatever type is compact; `prepare` turns any of their rows into
-    float32 `(rows, *shape)`. `y_train` and `y_test` are int64 classes from 0 to `outputs` - 1, or float32 `(rows, outputs)`
-    for regression. `groups` says to whom each training example belongs by nature, a speaker or a user, as int64.
+    float32 `(rows, *shape)`. `y_train` and `y_test` are int64 classes from 0 to `outputs` - 1. For regression they are
+    float32 with `outputs` numbers a row, in the shape of the model's outputs: `(rows,)`, `(rows, outputs)` or any other.
+    `groups` says to whom each training example belongs by nature, a speaker or a user, as int64.
     """
 
     name: str
@@ -35,6 +36,8 @@ class DataSet:
     shape: tuple[int, ...]
     groups: Tensor | None = None
     prepare: Callable[[Tensor], Tensor]
+    reader: Reader | None = None
+    """Reads training examples anew where `x_train` and `y_train` hold only one draw of random transforms."""
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -61,6 +64,21 @@ class DataSet:
                 f"shape {tuple(prepared.shape)}. Change prepare, or shape."
             )
 
+    def unread(self, rows: Tensor) -> bool:
+        """Whether there are rows among these that hold no example yet, because reading it raised an exception."""
+        return self.reader is not None and bool(self.reader.is_unread(rows).any())
+
+    def live(self, rows: Tensor) -> bool:
+        """Whether there are rows among these that are read anew in every pass."""
+        return self.reader is not None and self.reader.redrawn and bool(self.reader.is_live(rows).any())
+
+    def read(self, rows: Tensor, seed: PublicSeed) -> tuple[Tensor, Tensor]:
+        """Prepared inputs and targets of training examples; random transforms draw from `seed`."""
+        x, y = self.x_train[rows], self.y_train[rows]
+        if self.reader is not None and bool((live := self.reader.is_live(rows)).any()):
+            x[live], y[live] = self.reader.read(rows[live], seed)
+        return self.prepare(x), y
+
     @property
     def _owner(self) -> str:
         return f"data set '{self.name}'"
@@ -79,10 +97,15 @@ class DataSet:
 
     def _check_targets(self, part: str, y: Tensor) -> None:
         if self.task == "regression":
-            if y.dtype != torch.float32 or y.shape[1:] != (self.outputs,) or not bool(y.isfinite().all()):
+            if y.dtype != torch.float32 or y.shape[1:].numel() != self.outputs or not bool(y.isfinite().all()):
                 raise InputError(
-                    f"{self._owner}: y_{part} of a regression must be finite float32 of shape (rows, {self.outputs}), got "
-                    f"{y.dtype} of shape {tuple(y.shape)}. Convert it, or set outputs."
+                    f"{self._owner}: y_{part} of a regression must be finite float32 with {self.outputs} numbers for each of "
+                    f"its rows, got {y.dtype} of shape {tuple(y.shape)}. Convert it, or set outputs."
+                )
+            if y.shape[1:] != self.y_train.shape[1:]:
+                raise InputError(
+                    f"{self._owner}: rows of y_{part} have shape {tuple(y.shape[1:])}, those of y_train "
+                    f"{tuple(self.y_train.shape[1:])}. Give both the shape of the model's outputs."
                 )
             return
         if y.dtype != torch.int64 or y.ndim != 1:
@@ -111,6 +134,8 @@ def hold_out(data: DataSet, fraction: float, seed: PublicSeed) -> DataSet:
             f"cannot hold out a fraction of {fraction!r} of {total:,} training examples: at least one must be held out and at "
             "least one left to train on. Use a fraction between 0 and 1, such as 0.1."
         )
+    if data.unread(torch.arange(total)):
+        raise InputError(f"data set '{data.name}' holds examples that could not be read, so none of it can be held out.")
     outside = torch.zeros(total, dtype=torch.bool)
     outside[torch.from_numpy(draws.subset(seed.stream, dim=total, size=held).astype(np.int64))] = True
     return replace(
@@ -120,86 +145,5 @@ def hold_out(data: DataSet, fraction: float, seed: PublicSeed) -> DataSet:
         x_test=data.x_train[outside],
         y_test=data.y_train[outside],
         groups=None if data.groups is None else data.groups[~outside],
+        reader=None if data.reader is None else data.reader.of((~outside).nonzero()[:, 0]),
     )
-
-
-Examples = tuple[Tensor, Tensor] | Dataset[Any]
-"""A pair of tensors `(x, y)` with an example a row, or a map-style torch Dataset of such pairs."""
-
-
-def from_clients(
-    clients: Sequence[Examples],
-    *,
-    test: Examples,
-    task: Literal["classification", "regression"] = "classification",
-    outputs: int | None = None,
-    prepare: Callable[[Tensor], Tensor] | None = None,
-    name: str = "clients",
-) -> tuple[DataSet, list[Tensor]]:
-    """One data set from what each client holds, and which of its training examples are whose.
-
-    Everybody's `x` must agree in type and in shape but for the number of rows. `prepare` converts to float32 unless given.
-    `outputs` is the number of classes seen, or of columns of `y`, unless given. `groups` are the clients, so the partition
-    'natural' gives the same lists.
-    """
-    if not clients:
-        raise InputError("from_clients needs at least one client, got none.")
-    pairs = [_pair(client, f"client {number}", task) for number, client in enumerate(clients)]
-    x_test, y_test = _pair(test, "test", task)
-    for number, (x, y) in enumerate(pairs):
-        for which, own, first in (("x", x, pairs[0][0]), ("y", y, pairs[0][1])):
-            if own.dtype != first.dtype or own.shape[1:] != first.shape[1:]:
-                raise InputError(
-                    f"client {number}: {which} has rows of {own.dtype} and shape {tuple(own.shape[1:])}, client 0 has "
-                    f"{first.dtype} and {tuple(first.shape[1:])}. Bring all clients to one type and shape."
-                )
-    x_train, y_train = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-    sizes = [len(x) for x, _ in pairs]
-    ready = prepare or _as_float
-    if outputs is None:
-        outputs = y_train.shape[1] if task == "regression" else 1 + max(int(y_train.max()), int(y_test.max()))
-    data = DataSet(
-        name=name,
-        x_train=x_train,
-        y_train=y_train,
-        x_test=x_test,
-        y_test=y_test,
-        task=task,
-        outputs=outputs,
-        shape=tuple(ready(x_train[:1]).shape[1:]),
-        groups=torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)),
-        prepare=ready,
-    )
-    return data, list(torch.split(torch.arange(len(x_train)), sizes))
-
-
-def _as_float(x: Tensor) -> Tensor:
-    return x.to(torch.float32)
-
-
-def _pair(examples: Examples, owner: str, task: str) -> tuple[Tensor, Tensor]:
-    """A client's examples as two tensors of at least one row; targets as int64, or float32 with columns for regression."""
-    if isinstance(examples, Dataset):
-        rows = len(examples)  # type: ignore[arg-type]
-        if not rows:
-            raise InputError(f"{owner} has no examples. Leave it out.")
-        examples = tuple(default_collate([examples[i] for i in range(rows)]))
-    if not (isinstance(examples, tuple | list) and len(examples) == 2 and all(isinstance(part, Tensor) for part in examples)):
-        raise InputError(f"{owner} must be a pair of tensors (x, y) or a torch Dataset of such pairs, got {_kind(examples)}.")
-    x, y = examples
-    if not x.ndim or not y.ndim or len(x) != len(y) or not len(x):
-        raise InputError(
-            f"{owner}: x and y must have the same number of rows, and at least one, got shapes {tuple(x.shape)} and "
-            f"{tuple(y.shape)}. Leave out clients without examples."
-        )
-    if task == "regression":
-        return x, y.to(torch.float32).reshape(len(y), -1)
-    if y.is_floating_point() or y.is_complex():
-        raise InputError(f"{owner}: classes must be integers, got {y.dtype}. Convert them, or set task='regression'.")
-    return x, y.to(torch.int64)
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {', '.join(type(part).__name__ for part in value) or 'nothing'}"
-    return type(value).__name__

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sketchfed.caches import cached
 from sketchfed.data.dataset import DataSet
 from sketchfed.kernels import draws
 from sketchfed.seeds import PublicSeed
@@ -16,10 +17,7 @@ def digits() -> DataSet:
 
     Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI, 1998 (its test part), as scikit-learn carries it.
     """
-    from sklearn.datasets import load_digits  # a second to import
-
-    pixels, labels = load_digits(return_X_y=True)
-    x, y = torch.from_numpy(pixels).to(torch.uint8), torch.from_numpy(labels).to(torch.int64)
+    x, y = _stored()
     test = torch.zeros(len(x), dtype=torch.bool)
     test[torch.from_numpy(draws.subset(_TEST.stream, dim=len(x), size=len(x) // 5).astype(np.int64))] = True
     return DataSet(
@@ -32,6 +30,15 @@ def digits() -> DataSet:
         shape=(64,),
         prepare=_sixteenths,
     )
+
+
+@cached(maxsize=1)
+def _stored() -> tuple[Tensor, Tensor]:
+    """All pixels and labels. Scikit-learn parses a text file for them, which takes longer than some runs."""
+    from sklearn.datasets import load_digits  # a second to import
+
+    pixels, labels = load_digits(return_X_y=True)
+    return torch.from_numpy(pixels).to(torch.uint8), torch.from_numpy(labels).to(torch.int64)
 
 
 def _sixteenths(x: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from sketchfed.data.dataset import DataSet
-from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.errors import InputError
 from sketchfed.kernels import draws
-from sketchfed.plugins import check_options
+from sketchfed.parts import Registry, check_options
 from sketchfed.seeds import PublicSeed
 
 Owners = npt.NDArray[np.int64]
@@ -94,7 +94,9 @@ def natural(data: DataSet, *, clients: int | None, seed: PublicSeed) -> Owners:
     return _deal(count, clients, seed)[group]
 
 
-PARTITIONS: dict[str, Callable[..., Owners]] = {rule.__name__: rule for rule in (iid, shards, dirichlet, quantity, natural)}
+PARTITIONS: Registry[Callable[..., Owners]] = Registry(
+    "partition", {rule.__name__: rule for rule in (iid, shards, dirichlet, quantity, natural)}, group="sketchfed.partitions"
+)
 
 
 def partition(
@@ -106,11 +108,9 @@ def partition(
     >>> [len(part) for part in partition(load("digits"), clients=4, seed=PublicSeed(7))]
     [360, 360, 359, 359]
     """
-    if not isinstance(name, str) or name not in PARTITIONS:
-        raise UnknownNameError("partition", name, PARTITIONS)
+    rule, examples = PARTITIONS[name], len(data.x_train)
     if not isinstance(seed, PublicSeed):
         raise InputError(f"seed must be a PublicSeed, got {type(seed).__name__}. Write seed=PublicSeed(7).")
-    rule, examples = PARTITIONS[name], len(data.x_train)
     check_options(rule, options, owner=f"partition '{name}'", besides=("data", "clients", "seed"))
     if clients is None and rule is not natural:
         raise InputError(f"partition '{name}' needs the number of clients. Write clients=10.")
@@ -120,8 +120,31 @@ def partition(
             f"none. Use clients <= {examples:,}."
         )
     owners = rule(data, clients=clients, seed=seed.child(name), **options)
+    if name not in PARTITIONS.built_in:
+        owners = _checked(owners, name, examples=examples, clients=clients)
     sizes = np.bincount(owners, minlength=clients or 0).tolist()
     return list(torch.split(torch.from_numpy(np.argsort(owners, kind="stable")), sizes))
+
+
+def _checked(owners: object, name: str, *, examples: int, clients: int | None) -> Owners:
+    """What somebody else's rule returned, if it gives every example to a client and every client an example."""
+    found = np.asarray(owners)
+    if found.shape != (examples,) or found.dtype.kind not in "iu":
+        raise InputError(
+            f"partition '{name}' returned an array of shape {found.shape} and type {found.dtype}. It must return the number of "
+            f"its client, an integer, for each of the {examples:,} training examples."
+        )
+    count = clients or int(found.max()) + 1
+    if found.min() < 0 or found.max() >= count:
+        raise InputError(
+            f"partition '{name}' numbered its clients from {found.min()} to {found.max()}. Number them from 0 to {count - 1}."
+        )
+    without = np.flatnonzero(np.bincount(found, minlength=count) == 0)
+    if len(without):
+        raise InputError(
+            f"partition '{name}' gave client {without[0]} no example. Give each of the {count:,} clients one or more."
+        )
+    return found.astype(np.int64)
 
 
 def _order(count: int, seed: PublicSeed) -> Owners:

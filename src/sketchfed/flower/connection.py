@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -51,6 +52,8 @@ FAREWELL = 5.0
 
 POLL = 0.2
 
+_submitted: ContextVar[Path] = ContextVar("submitted", default=APP)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
@@ -65,6 +68,30 @@ class Connection:
     series_id: int
 
 
+def app_with(client: str, folder: Path) -> Path:
+    """Write the packaged Flower app to a folder, with another ClientApp, such as "my_package.my_module:app".
+
+    SuperNodes import that module, so it has to be installed where they run. Returns the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in APP.iterdir():
+        (folder / path.name).write_text(path.read_text().replace("sketchfed.flower.client_app:app", client))
+    return folder
+
+
+@contextmanager
+def submitting(app: Path) -> Iterator[None]:
+    """Runs with the engine `flower` that start inside the block submit the Flower app of this folder, not the packaged one.
+
+    It is for rehearsals: the server does not notice what other ClientApp its clients run.
+    """
+    token = _submitted.set(app)
+    try:
+        yield
+    finally:
+        _submitted.reset(token)
+
+
 @contextmanager
 def joined(link: SuperLink, *, app: Path | None = None, series: int | None = None, wait: float = 40.0) -> Iterator[Connection]:
     """Start a run of an app, the packaged one if none is named, at the SuperLink and be its ServerApp until the block ends.
@@ -74,7 +101,7 @@ def joined(link: SuperLink, *, app: Path | None = None, series: int | None = Non
 
     Args:
         link: where the SuperLink is. It must leave the task to us: `--isolation process`, and no SuperExec beside it.
-        app: the folder of a Flower app, whose ClientApp the SuperNodes will run.
+        app: the folder of a Flower app, whose ClientApp the SuperNodes will run. Without it, that of `submitting`.
         series: go on in the series of an earlier run, `Connection.series_id`.
         wait: seconds until all of that must have worked. The claim of a process that died lasts 30.
 
@@ -85,7 +112,7 @@ def joined(link: SuperLink, *, app: Path | None = None, series: int | None = Non
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         control = stack.enter_context(link.client(ControlHttpClient, timeout=wait))
-        started = _start(link, control, app or APP, series)
+        started = _start(link, control, app or _submitted.get(), series)
         try:
             token = _take(link, control, started.run_id, until=time.monotonic() + wait)
             grid = stack.enter_context(_grid(link, token))

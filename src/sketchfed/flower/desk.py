@@ -11,7 +11,7 @@ from flwr.supercore.utils import get_flwr_home
 
 from sketchfed.errors import InputError, SecureSumError, StorageError
 from sketchfed.privacy.ledger import PrivacyLedger
-from sketchfed.protection import Protection
+from sketchfed.protection import Protection, SecureSums
 from sketchfed.secure import Identity
 from sketchfed.secure.keys import KEY
 from sketchfed.seeds import SecretSeed
@@ -49,15 +49,15 @@ class Desk:
                 "it. This node takes no part: bring the file up to date, or find out who forged the key."
             )
 
-    def check_terms(self, protection: Protection | None) -> None:
+    def check_terms(self, protection: Protection) -> None:
         """Refuse a run that protects less than this node demands."""
-        most, privacy = self._settings.get("epsilon"), None if protection is None else protection.privacy
+        most, privacy = self._settings.get("epsilon"), None if protection.budget is None else protection.budget.settings
         if most is not None and (privacy is None or privacy.epsilon is None or privacy.epsilon > float(str(most))):
             spent = "has none" if privacy is None or privacy.epsilon is None else f"has {privacy.epsilon:g}"
             raise InputError(f"this node takes part up to ε = {most}, and the run's budget {spent}. Lower privacy.epsilon.")
         if most is not None and privacy is not None and privacy.insecure_noise_seed is not None:
             raise InputError("this node wants privacy, and privacy.insecure_noise_seed draws noise that all can rebuild.")
-        if self._settings.get("secure") and (protection is None or protection.secure is None):
+        if self._settings.get("secure") and not isinstance(protection, SecureSums):
             raise InputError("this node takes part in secure sums only, and the run has none. Add [secure].")
 
     def pin(self, session: bytes, settings: bytes, *, hides: bool) -> None:
@@ -83,13 +83,14 @@ class Desk:
 
         The server keeps a ledger for all. This one is the client's own, so that no server can ask more often than was agreed.
         """
-        privacy = protection.privacy
-        if privacy is None or privacy.insecure_noise_seed is not None or protection.central or protection.passes is not None:
+        budget = protection.budget
+        if budget is None or budget.claim.insecure or protection.central or budget.passes is not None:
             return
+        privacy, claim = budget.settings, budget.claim
         path, charge = self._folder / f"privacy-{session.hex()}.jsonl", protection.charge()
         with storing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        ledger = PrivacyLedger.load(path, protection.claim) if path.exists() else PrivacyLedger(protection.claim, path)
+        ledger = PrivacyLedger.load(path, claim) if path.exists() else PrivacyLedger(claim, path)
         if privacy.epsilon is not None and ledger.epsilon(also=([client], charge)) > privacy.epsilon * (1 + 1e-9):
             raise InputError(
                 f"round {index + 1} would cost this client more than privacy.epsilon = {privacy.epsilon:g}: it has answered "

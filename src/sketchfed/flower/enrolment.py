@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import msgspec
 from flwr.serverapp import Grid
 
-from sketchfed import __version__
 from sketchfed.config import Config
 from sketchfed.errors import InputError
 from sketchfed.flower.messages import NEVER, Reply, Request
 from sketchfed.flower.post import exchanged
 from sketchfed.secure.keys import KEY, is_signed
+from sketchfed.version import __version__
 
 log = logging.getLogger("sketchfed")
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,20 @@ from typing import Any
 
 import msgspec
 from flwr.serverapp import Grid
+from torch import Tensor
 
+from sketchfed.algorithms import Replica
 from sketchfed.config import GIVEN, Config, DataSettings
-from sketchfed.engines.flower import FlowerEngine
 from sketchfed.errors import InputError, StorageError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.connection import Connection, joined
+from sketchfed.flower.engine import FlowerEngine
 from sketchfed.flower.enrolment import Member, enrolled
 from sketchfed.flower.link import SuperLink, UnknownSeriesError
+from sketchfed.rounds import Engine, Participant
+from sketchfed.runs.hosts import Host
+from sketchfed.runs.workload import Workload
 from sketchfed.storage import replace_file, storing
-from sketchfed.workload import Workload
 
 log = logging.getLogger("sketchfed")
 
@@ -32,11 +37,14 @@ class _Kept(msgspec.Struct, forbid_unknown_fields=True):
     members: list[Member]
 
 
-class Federation:
-    """Clients of a run on Flower. With a `grid` it runs inside a ServerApp; else this process becomes one."""
+class Federation(Host):
+    """Clients of a run on Flower. With a `grid` it runs inside a ServerApp; otherwise this process becomes one."""
 
-    def __init__(self, config: Config, *, clients: int, folder: Path | None = None, grid: Grid | None = None) -> None:
-        self._folder, self._open, self._traffic = folder, ExitStack(), Traffic()
+    patience = 3
+    remote = True
+
+    def __init__(self, config: Config, workload: Workload, folder: Path | None, *, grid: Grid | None = None) -> None:
+        self._workload, self._folder, self._open, self._traffic = workload, folder, ExitStack(), Traffic()
         kept = _load(folder)
         try:
             series = None
@@ -45,7 +53,7 @@ class Federation:
                 grid, series = connection.grid, connection.series_id
             self.session = token_bytes(16) if kept is None else kept.session
             members = (
-                enrolled(grid, config, session=self.session, clients=clients, wait=config.engine.wait)
+                enrolled(grid, config, session=self.session, clients=len(workload.parts), wait=config.engine.wait)
                 if kept is None
                 else kept.members
             )
@@ -66,8 +74,17 @@ class Federation:
             log.warning("%s", error)
             return self._open.enter_context(joined(link, wait=wait))
 
-    def agree(self, config: Config, workload: Workload) -> None:
+    @property
+    def sizes(self) -> Sequence[int]:
+        return self.engine.sizes
+
+    @property
+    def sees_data(self) -> bool:
+        return self.engine.simulated
+
+    def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
         """Settle what clients are told: the completed configuration, and what the model is for."""
+        dataset = self._workload.dataset
         if not self.engine.simulated:
             config = replace(config, data=DataSettings(name=GIVEN, clients=self.engine.clients))
         secure = config.secure is not None and config.secure.aggregation
@@ -76,11 +93,18 @@ class Federation:
                 config=config,
                 sizes=self.engine.sizes,
                 identities=tuple(member.identity for member in self.engine.members) if secure else (),
-                shape=workload.dataset.shape,
-                outputs=workload.dataset.outputs,
-                task=workload.dataset.task,
+                shape=dataset.shape,
+                outputs=dataset.outputs,
+                task=dataset.task,
             )
         )
+        return self.engine
+
+    def resume(self, memories: dict[int, Tensor], replica: Replica | None) -> None:
+        """Nodes keep their own memories and replicas."""
+
+    def changed_memories(self) -> tuple[dict[int, Tensor], set[int]]:
+        return {}, set()
 
     def keep(self) -> None:
         """Write down who takes part, so that the run can go on with the same clients."""

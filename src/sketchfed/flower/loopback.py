@@ -5,8 +5,6 @@ crashes: `kill_node` and `kill_link` send SIGKILL. Linux only, for it finds its 
 """
 
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import random
@@ -23,8 +21,7 @@ from typing import Self
 
 import httpx
 import tomli_w
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
@@ -35,15 +32,35 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from sketchfed.errors import InputError, LoopbackError
+from sketchfed.flower.certificates import HOST, public_pem, write_certificates, write_key, write_secret
 from sketchfed.flower.worker import READY
 
-HOST = "127.0.0.1"
 # Below the ports that the kernel hands out: who keeps calling a dead SuperLink on one of those may end up connected to himself.
 _PORTS = range(20_000, 32_000)
 _MARK = "SKETCHFED_LOOPBACK"
 _PATIENCE = 4.0
 # A federation does not outlive the thread that started it, however that ends: the kernel then kills it (PR_SET_PDEATHSIG).
 _DIE_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+# `flower-supernode`, except that it asks for messages more often while some come. Flower asks every 3 s and has no setting for
+# that. Where Flower sleeps for less than a second it waits for a reply, so a message has come.
+_EAGER_NODE = """
+import sys, time
+from types import SimpleNamespace
+from flwr.supernode import start_client_internal
+from flwr.supernode.cli import flower_supernode
+
+busy = time.monotonic()
+
+def sleep(seconds):
+    global busy
+    if seconds < 1:
+        busy = time.monotonic()
+    time.sleep(min(seconds, max(0.3, (time.monotonic() - busy) / 4)))
+
+start_client_internal.time = SimpleNamespace(**vars(time) | {"sleep": sleep})
+sys.argv[0] = "flower-supernode"
+sys.exit(flower_supernode())
+"""
 
 
 class Loopback:
@@ -51,8 +68,9 @@ class Loopback:
 
     The SuperLink leaves ServerApps to others (`--isolation process`): be one in this process, or have `start_executor` run
     those of `flwr run`. `warm` nodes fork for each message (`sketchfed.flower.worker`); others start a `flwr-clientapp`, as
-    Flower does by default. `node_config` says what node i is told, its partition if not given. With `via`, nodes connect to the
-    port that it returns for the SuperLink's: the place for a proxy. Everything is written below `folder`.
+    Flower does by default. `eager` nodes ask for messages three times a second while some come; others ask every 3 s, as
+    Flower's do. `node_config` says what node i is told, its partition if not given. With `via`, nodes connect to the port that
+    it returns for the SuperLink's: the place for a proxy. Everything is written below `folder`.
     """
 
     def __init__(
@@ -62,6 +80,7 @@ class Loopback:
         nodes: int,
         node_config: Callable[[int], Mapping[str, str | int | float | bool]] | None = None,
         warm: bool = True,
+        eager: bool = True,
         database: bool = True,
         via: Callable[[int], int] | None = None,
         environment: Mapping[str, str] | None = None,
@@ -73,6 +92,7 @@ class Loopback:
         self.folder, self.nodes = folder.resolve(), nodes
         self.node_ids: list[int] = []
         self._warm, self._database = warm, database
+        self._supernode = (sys.executable, "-c", _EAGER_NODE) if eager else ("flower-supernode",)
         self._node_config = node_config or (lambda index: {"partition-id": index, "num-partitions": nodes})
         self._port, *self._node_ports = _free_ports(1 + nodes)
         self._entrance = via(self._port) if via else self._port
@@ -138,9 +158,9 @@ class Loopback:
         self._wait(lambda: self.online() >= 0, 60, f"the SuperLink does not answer at {self.address}")
         known = {node.public_key: node.node_id for node in self._listed()}
         with self._control() as control:
-            for pem in map(_public_pem, self._keys):
+            for pem in map(public_pem, self._keys):
                 known[pem] = known.get(pem) or control.RegisterNode(RegisterNodeRequest(public_key=pem)).node_id
-        self.node_ids = [known[_public_pem(key)] for key in self._keys]
+        self.node_ids = [known[public_pem(key)] for key in self._keys]
 
     def start_node(self, index: int) -> None:
         """Start node `index`, the first time or after `kill_node`; returns before it is online.
@@ -155,7 +175,8 @@ class Loopback:
             self._sign_off(index)
         process = self._spawn(
             name,
-            *("flower-supernode", "--superlink", f"{HOST}:{self._entrance}", "--root-certificates", self.root_certificates),
+            *self._supernode,
+            *("--superlink", f"{HOST}:{self._entrance}", "--root-certificates", self.root_certificates),
             *("--auth-supernode-private-key", self.folder / f"{name}.key", "--node-config", self.folder / f"{name}.toml"),
             *("--host", HOST, "--port", port),
             *(("--isolation", "process", "--superexec-auth-secret-file", self.folder / f"{name}.secret") if self._warm else ()),
@@ -210,11 +231,11 @@ class Loopback:
 
     def _write_files(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write_certificates(self.folder)
+        write_certificates(self.folder)
         for index, key in enumerate(self._keys):
             name = f"node-{index}"
-            _write_key(self.folder / f"{name}.key", key, serialization.PrivateFormat.OpenSSH)
-            _write_secret(self.folder / f"{name}.secret", secrets.token_bytes(32))
+            write_key(self.folder / f"{name}.key", key, serialization.PrivateFormat.OpenSSH)
+            write_secret(self.folder / f"{name}.secret", secrets.token_bytes(32))
             # A file spares us the quoting of a command line that Flower splits by a regular expression.
             (self.folder / f"{name}.toml").write_text(tomli_w.dumps(dict(self._node_config(index))))
         link = {"address": self.address, "root-certificates": str(self.root_certificates)}
@@ -354,40 +375,3 @@ def _free_ports(count: int) -> list[int]:
     raise LoopbackError(
         f"there are no {count} free ports from {_PORTS.start} to {_PORTS.stop}. End some servers on this machine."
     )
-
-
-def _write_certificates(folder: Path) -> None:
-    """A certificate authority that forgets its key, and a certificate for the loopback; both good for a day."""
-    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    names = ("sketchfed loopback authority", "localhost")
-    issuer, subject = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in names)
-    now = datetime.datetime.now(datetime.UTC)
-
-    def certificate(name: x509.Name, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType) -> bytes:
-        builder = x509.CertificateBuilder(issuer_name=issuer, subject_name=name, public_key=key.public_key())
-        builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=1))
-        for extension in extensions:
-            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
-        return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    signer = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
-    places = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST)), x509.DNSName("localhost")])
-    by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer)
-    top, leaf = x509.BasicConstraints(ca=True, path_length=0), x509.BasicConstraints(ca=False, path_length=None)
-    (folder / "ca.pem").write_bytes(certificate(issuer, authority, top, signer))
-    (folder / "server.pem").write_bytes(certificate(subject, server, leaf, places, by))
-    _write_key(folder / "server.key", server, serialization.PrivateFormat.PKCS8)
-
-
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:
-    _write_secret(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(content)
-
-
-def _public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -9,7 +9,6 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from sketchfed.algorithms import Algorithm
-from sketchfed.engines.participant import Participant
 from sketchfed.errors import InputError, SketchfedError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.layout import ArrayLayout
@@ -51,14 +50,7 @@ class AppSource(Source):
         layout, config = ArrayLayout.from_text(agreement.layout), agreement.config
         check_app(config.algorithm)
         trainer = AppTrainer(self, layout)
-        participant = Participant(
-            algorithm=config.algorithm,
-            trainer=trainer,
-            seed=PublicSeed(config.seed),
-            clients=len(agreement.sizes),
-            protection=config.protection(dim=layout.dim, sizes=agreement.sizes),
-        )
-        return Work(participant, _no_examples, None)
+        return Work(config.participant(trainer, agreement.sizes), _no_examples, None)
 
     def evaluate(self, agreement: Agreement, weights: Tensor) -> None:
         layout = ArrayLayout.from_text(agreement.layout)
@@ -122,7 +114,7 @@ class _AppError(SketchfedError):
 
 def check_app(algorithm: Algorithm) -> None:
     """Refuse algorithms that look inside a model: an app shows its arrays and nothing else."""
-    if type(algorithm).fitted is not Algorithm.fitted or not algorithm.shows_weights:
+    if algorithm.by_layer:
         raise InputError(
             f"algorithm '{algorithm.name}' treats layers differently, and of an app's model only arrays are known. Use "
             "'fedavg', 'iterative' or 'fetchsgd', or run the model as a sketchfed run ([engine] name = \"flower\")."

@@ -1,34 +1,48 @@
 """The client's side of every stage: bytes in, bytes out, with what it remembers in Flower's context."""
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
 from flwr.app import Context, Message
 
-from sketchfed import __version__
-from sketchfed.algorithms.base import cohort
-from sketchfed.engines.participant import BehindError
-from sketchfed.engines.secure import parted
-from sketchfed.errors import SecureSumError, SketchfedError, WireError
+from sketchfed.algorithms import cohort
+from sketchfed.errors import RAISED, SecureSumError, SketchfedError, WireError, reason
 from sketchfed.flower.agreement import DIGEST, Agreement
 from sketchfed.flower.desk import Desk
 from sketchfed.flower.enrolment import greeting
 from sketchfed.flower.messages import Reply, Request
 from sketchfed.flower.source import Source, Work
 from sketchfed.flower.state import ClientState, Kept
+from sketchfed.protection import Clear
+from sketchfed.rounds.participant import BehindError
+from sketchfed.rounds.secure_clients import parted
+from sketchfed.version import __version__
 from sketchfed.wire import pack, unpack
+
+log = logging.getLogger("sketchfed")
 
 
 def answered(message: Message, context: Context, source: Source) -> Message:
     """The reply to a message of a sketchfed server; what cannot be done is refused in words, and stops nobody else."""
     request = Request.of(message)
+    node = Node(request, context, source)
     try:
         with source.threads():
-            reply = Node(request, context, source).reply()
-    except SketchfedError as error:
-        reply = Reply.to(request, str(error).encode(), "refused")
+            reply = node.reply()
+    except Exception as error:
+        reply = Reply.to(request, _told(error, request, hides=node.hides).encode(), "refused")
     return Message(reply.to_records(), reply_to=message)
+
+
+def _told(error: Exception, request: Request, *, hides: bool) -> str:
+    """What the server is told of an error. The message of an exception of the client's own code may quote its data."""
+    raised = error if not isinstance(error, SketchfedError) else error.__cause__
+    if raised is None or isinstance(raised, SketchfedError):
+        return str(error)
+    log.warning("client %d leaves this round out: %s", request.client, reason(error), exc_info=error)
+    return f"{RAISED}{type(raised).__name__}; its own log says more." if hides else reason(error)
 
 
 class Node:
@@ -38,6 +52,8 @@ class Node:
         self._request, self._source, self._context = request, source, context
         self._desk = Desk(context.node_id, context.node_config)
         self._state = ClientState(context.state, request.session)
+        self.hides = True
+        """Whether nothing but protected updates may leave the client, as far as it knows."""
 
     def reply(self) -> Reply:
         request = self._request
@@ -46,6 +62,7 @@ class Node:
         agreement = self._agreement()
         if agreement is None:
             return Reply.to(request, status="unset")
+        self.hides = agreement.hides
         if not 0 <= request.client < len(agreement.sizes):
             raise WireError(f"the run has {len(agreement.sizes):,} clients, and this one is asked as client {request.client}.")
         stages: dict[str, Callable[[Agreement], bytes]] = {
@@ -97,8 +114,7 @@ class Node:
         except BehindError as error:
             return error.reply
         self._check_chosen(work, replica.round)
-        if (protection := work.participant.protection) is not None:
-            self._desk.charge(protection, self._request.session, replica.round, client, release=True)
+        self._desk.charge(work.participant.protection, self._request.session, replica.round, client, release=True)
         self._source.round = replica.round
         reply, memory = work.participant.answer(replica, work.examples(), kept.memory, client)
         lasting = replica if work.participant.algorithm.incremental else None
@@ -128,8 +144,8 @@ class Node:
             raise SecureSumError("the run's directory has another identity for this client than it has: it changed its key.")
         joined = self._state.joined
         session, reply = work.participant.join(self._request.payload, client, identity, directory, joined)
-        if (protection := work.participant.protection) is not None:
-            self._desk.charge(protection, self._request.session, session.state.terms.round, client, release=False)
+        index = session.state.terms.round
+        self._desk.charge(work.participant.protection, self._request.session, index, client, release=False)
         self._state.join(session.state.terms.digest)
         self._state.sum = session
         return reply
@@ -157,8 +173,7 @@ class Node:
         if request.stage == "unmask":  # what is opened now is seen by the server
             terms = session.state.terms
             protection = self._work(agreement).participant.protection
-            if protection is not None:
-                self._desk.charge(protection, request.session, terms.round, request.client, release=True)
+            self._desk.charge(protection, request.session, terms.round, request.client, release=True)
         try:
             return pack(session.answer(unpack(request.payload)))
         finally:
@@ -168,7 +183,7 @@ class Node:
         """Refuse a round for which the public seed did not choose this client, where everybody knows whom it chose."""
         participant, client = work.participant, self._request.client
         protection, population = participant.protection, participant.clients
-        if protection is None or protection.hidden or population is None:
+        if isinstance(protection, Clear) or protection.hidden:
             return
         count = participant.algorithm.planned(population)
         if client not in cohort(participant.seed, index, population=population, count=count):

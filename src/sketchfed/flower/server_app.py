@@ -4,6 +4,7 @@ import json
 import logging
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from flwr.supercore.utils import get_flwr_home
 
 from sketchfed.config import Config, load_config
 from sketchfed.errors import InputError
+from sketchfed.flower.federation import Federation
 from sketchfed.runs.folder import free_path
 from sketchfed.runs.loop import prepare, reopen
 
@@ -28,7 +30,8 @@ def main(grid: Grid, context: Context) -> None:
     name = config.name or config.algorithm.name
     runs = get_flwr_home() / "sketchfed" / "runs"
     folder = Path(str(settings["folder"])) if settings["folder"] else free_path(runs, name)
-    loop = reopen(folder, grid=grid) if settings["resume"] else prepare(config, folder=folder, grid=grid)
+    host = partial(Federation, grid=grid)
+    loop = reopen(folder, host=host) if settings["resume"] else prepare(config, folder=folder, host=host)
     log.info("%s; kept in %s", loop.title, folder)
     result = loop.finish(_say)
     log.info("%s: accuracy %s after %d rounds", result.label, result.accuracy, len(result.metrics))

@@ -7,18 +7,19 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.utils.data import Dataset, Subset
 
 from sketchfed import vectors
 from sketchfed.algorithms import Replica
 from sketchfed.config import load_config
 from sketchfed.data import from_clients
-from sketchfed.engines.participant import Participant
 from sketchfed.errors import InputError, WireError
 from sketchfed.flower.agreement import Agreement
-from sketchfed.plugins import resolve
+from sketchfed.parts import resolve_function
+from sketchfed.rounds.participant import Participant
+from sketchfed.runs.workload import build_module, examples_of, from_config, loss_for, shares_start
 from sketchfed.training import Examples, make_trainer
 from sketchfed.training.threads import one_thread
-from sketchfed.workload import build_module, from_config, loss_for, shares_start
 
 
 class Hello(NamedTuple):
@@ -74,9 +75,10 @@ class NodeSource(Source):
         self.settings = settings
 
     def hello(self, offer: bytes) -> Hello:
-        if self._loader:
-            return Hello(examples=len(self._load().x), own=True)
         tables = json.loads(offer)
+        if self._loader:
+            load_config({key: table for key, table in tables.items() if key != "data"})  # refuses parts that are missing here
+            return Hello(examples=len(self._load().x), own=True)
         client = self.settings.get("partition-id")
         if type(client) is not int:
             raise InputError(
@@ -91,8 +93,8 @@ class NodeSource(Source):
     def work(self, agreement: Agreement, client: int) -> Work:
         config = agreement.config
         module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
-        trainer = make_trainer(module, loss_for(agreement.task))
-        participant = Participant.of(config, module, trainer, agreement.sizes)
+        trainer = make_trainer(module, loss_for(agreement.task, config.model.loss))
+        participant = config.participant(trainer, agreement.sizes, module)
         start = participant.algorithm.begin(vectors.flatten(module)).replica if shares_start(config) else None
 
         def examples() -> Examples:
@@ -114,10 +116,24 @@ class NodeSource(Source):
         return str(self.settings.get("data", ""))
 
     def _load(self, agreement: Agreement | None = None) -> Examples:
-        pair = resolve(self._loader, "data loader")(self.settings)
-        task = "classification" if agreement is None else agreement.task
-        if agreement is None and isinstance(pair, tuple) and getattr(pair[1], "is_floating_point", bool)():
-            task = "regression"
+        own = resolve_function(self._loader, "data loader")(self.settings)
+        task = _task(own) if agreement is None else agreement.task
         outputs = None if agreement is None else agreement.outputs
-        dataset, _ = from_clients([pair], test=pair, task=task, outputs=outputs, name="node")  # type: ignore[arg-type]
-        return Examples(dataset.prepare(dataset.x_train), dataset.y_train)
+        redraw = self.settings.get("redraw")
+        if redraw is not None and type(redraw) is not bool:
+            raise InputError(f"the node's setting redraw must be true or false, got {redraw!r}.")
+        dataset, (rows,) = from_clients([own], test=_a_few(own), task=task, outputs=outputs, name="node", redraw=redraw)  # type: ignore[arg-type]
+        return examples_of(dataset, rows)
+
+
+def _task(own: Any) -> str:
+    """The task that a node's targets are for: numbers with a fraction are for a regression."""
+    targets = own[0][1] if isinstance(own, Dataset) else own[1] if isinstance(own, tuple) and len(own) == 2 else 0
+    return "regression" if isinstance(targets, float) or getattr(targets, "is_floating_point", bool)() else "classification"
+
+
+def _a_few(own: Any) -> Any:
+    """Something to test on, where nothing will be tested: one of the node's examples."""
+    if isinstance(own, Dataset):
+        return Subset(own, [0])
+    return tuple(part[:1] for part in own) if isinstance(own, tuple) and all(isinstance(part, Tensor) for part in own) else own

@@ -12,19 +12,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from sketchfed.algorithms import State
-from sketchfed.algorithms.base import cohort
+from sketchfed.algorithms import State, cohort
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
-from sketchfed.engines.flower import FlowerEngine
 from sketchfed.errors import InputError
 from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.engine import FlowerEngine
 from sketchfed.flower.enrolment import enrolled
 from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.mod import check_app
 from sketchfed.privacy.accounting import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
+from sketchfed.protection import Clear
+from sketchfed.rounds.server import Server
 from sketchfed.seeds import PublicSeed
-from sketchfed.server import Server
 from sketchfed.training.threads import one_thread
 
 log = logging.getLogger("flwr")
@@ -129,15 +129,15 @@ class Sketched(Strategy):
             )
         )
         state: State = config.algorithm.begin(layout.flat(arrays))
-        server = Server(config.algorithm, engine, state, PublicSeed(config.seed), shared_start=False, protection=protection)
-        if server.privacy is not None and self._ledger is not None:
-            server.privacy = opened(self._ledger, server.privacy.claim)
+        server = Server(protection, engine, state, PublicSeed(config.seed), shared_start=False)
+        if server.privacy_ledger is not None and self._ledger is not None:
+            server.privacy_ledger = opened(self._ledger, server.privacy_ledger.claim)
         return server
 
     def _evaluated(self, server: Server) -> MetricRecord | None:
         """What clients say of the model on their own data: each has it already, or nearly."""
         inner, clients = self.strategy, self._engine.clients
-        if not inner.fraction_evaluate or server.protection is not None:
+        if not inner.fraction_evaluate or not isinstance(server.protection, Clear):
             return None
         count = min(clients, max(int(clients * inner.fraction_evaluate), inner.min_evaluate_nodes))
         server.survey(cohort(server.seed.child("evaluate"), server.round, population=clients, count=count))
@@ -180,8 +180,8 @@ def _completed(config: Config, dim: int, clients: int) -> Config:
 
 
 def _say(server: Server, rounds: int) -> None:
-    up, down = server.ledger.uplink_bytes, server.ledger.downlink_bytes
-    spent = "" if server.privacy is None else f", ε = {server.epsilon:.4g} {server.privacy.text}"
+    up, down = server.tally.uplink_bytes, server.tally.downlink_bytes
+    spent = "" if server.privacy_ledger is None else f", ε = {server.epsilon:.4g} {server.privacy_ledger.text}"
     log.info("[ROUND %d/%d] %d bytes up, %d down since the start%s", server.round, rounds, up, down, spent)
 
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PRELOAD = (
-    "sketchfed.workload",
-    "sketchfed.engines.participant",
+    "sketchfed.runs.workload",
+    "sketchfed.rounds.participant",
     "sketchfed.protection",
     "sketchfed.flower.client_app",
 )

@@ -9,23 +9,20 @@ from typing import Any
 
 from torch import nn
 
-from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.errors import InputError
 from sketchfed.models.convolutional import cnn_cifar, cnn_mnist, lenet
 from sketchfed.models.layered import linear, logistic, mlp
 from sketchfed.models.start import initialise
-from sketchfed.plugins import check_options, resolve
+from sketchfed.parts import Registry, check_options
 from sketchfed.seeds import PublicSeed
 
 __all__ = ["MODELS", "build", "initialise"]
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": mlp,
-    "logistic": logistic,
-    "linear": linear,
-    "lenet": lenet,
-    "cnn_mnist": cnn_mnist,
-    "cnn_cifar": cnn_cifar,
-}
+MODELS: Registry[Callable[..., nn.Module]] = Registry(
+    "model",
+    {model.__name__: model for model in (mlp, logistic, linear, lenet, cnn_mnist, cnn_cifar)},
+    group="sketchfed.models",
+)
 
 
 def build(name: str, *, shape: tuple[int, ...], outputs: int, seed: PublicSeed, **options: Any) -> nn.Module:
@@ -39,11 +36,9 @@ def build(name: str, *, shape: tuple[int, ...], outputs: int, seed: PublicSeed, 
       (3): Linear(in_features=32, out_features=10, bias=True)
     )
     """
-    if name not in MODELS and ":" not in name:
-        raise UnknownNameError("model", name, [*MODELS, "package.module:function"])
-    builder = MODELS.get(name) or resolve(name, "model")
+    builder = MODELS[name]
     check_options(builder, options, owner=f"model '{name}'", besides=("shape", "outputs"))
     module = builder(shape=shape, outputs=outputs, **options)
     if not isinstance(module, nn.Module):
         raise InputError(f"model '{name}' returned a {type(module).__name__}; it must return a torch.nn.Module.")
-    return initialise(module, seed) if name in MODELS else module
+    return initialise(module, seed) if name in MODELS.built_in else module

@@ -2,11 +2,10 @@
 
 import math
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sketchfed.kernels import philox
+from sketchfed.draws import uniform
 from sketchfed.seeds import PublicSeed
 
 
@@ -19,13 +18,6 @@ def initialise(module: nn.Module, seed: PublicSeed) -> nn.Module:
     for index, layer in enumerate(layers):
         bound = 1 / math.sqrt(layer.weight[0].numel()) if len(layers) > 1 else 0.0
         for name, parameter in layer.named_parameters():
-            fill(parameter, bound, seed.child(f"layer.{name}", index))
+            with torch.no_grad():
+                parameter.copy_(uniform(seed.child(f"layer.{name}", index), parameter.shape, bound=bound))
     return module
-
-
-def fill(parameter: Tensor, bound: float, seed: PublicSeed) -> None:
-    """Midpoints of 2^24 equal intervals: exact in float32 before they are scaled."""
-    words = philox.words(seed.stream, parameter.numel())[: parameter.numel()] >> np.uint32(8)
-    centred = (words.astype(np.float64) + 0.5) * 2.0**-23 - 1
-    with torch.no_grad():
-        parameter.copy_(torch.from_numpy((bound * centred).astype(np.float32)).view_as(parameter))

@@ -2,10 +2,12 @@
 
 from sketchfed.nn.convert import blind, draw, output_layer, sketch_model, sketched_layers
 from sketchfed.nn.layers import BlindConv2d, BlindLinear, SketchedConv2d, SketchedLinear, blind_layer, columns, sketch_size
+from sketchfed.nn.model_sketch import ModelSketch
 
 __all__ = [
     "BlindConv2d",
     "BlindLinear",
+    "ModelSketch",
     "SketchedConv2d",
     "SketchedLinear",
     "blind",

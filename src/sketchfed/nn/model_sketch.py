@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sketchfed.models.start import fill
+from sketchfed.draws import uniform
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch
 from sketchfed.vectors import Layout
@@ -124,7 +124,6 @@ def bias_of(weight: str) -> str:
 
 
 def _public_values(name: str, shape: tuple[int, ...]) -> Tensor:
-    values = torch.zeros(shape)
-    if len(shape) > 1:
-        fill(values, 1 / math.sqrt(math.prod(shape[1:])), PublicSeed(0).child(f"withheld.{name}"))
-    return values
+    if len(shape) < 2:
+        return torch.zeros(shape)
+    return uniform(PublicSeed(0).child(f"withheld.{name}"), shape, bound=1 / math.sqrt(math.prod(shape[1:])))

@@ -5,7 +5,7 @@ from sketchfed.planner.curvature import curvature_alpha
 from sketchfed.planner.measured import regression_on
 from sketchfed.planner.problem import ANALYSES, Analysis, Problem, check_analysis
 from sketchfed.planner.regression import LinearRegression, LogisticRegression, Regression
-from sketchfed.planner.simulate import Snapshot, simulate
+from sketchfed.planner.simulate import SketchAt, Snapshot, simulate
 from sketchfed.planner.theorems import (
     admissible_rate,
     best_rate,
@@ -24,6 +24,7 @@ __all__ = [
     "PlanRow",
     "Problem",
     "Regression",
+    "SketchAt",
     "Snapshot",
     "admissible_rate",
     "best_rate",

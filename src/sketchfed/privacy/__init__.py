@@ -1,13 +1,14 @@
 """Differential privacy: mechanisms that clip and add noise, an accountant, and a ledger of what a run has spent."""
 
+from sketchfed.parts import Registry
 from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_delta, epsilon_of
-from sketchfed.privacy.audit import AuditResult, audit, epsilon_lower_bound, orthogonal_canaries
+from sketchfed.privacy.audit import AuditResult, audit, audited, epsilon_lower_bound, orthogonal_canaries
 from sketchfed.privacy.base import Mechanism
 from sketchfed.privacy.discrete import DiscreteGaussian
-from sketchfed.privacy.gaussian import Gaussian
+from sketchfed.privacy.gaussian import GaussianNoise
 from sketchfed.privacy.ledger import LedgerEntry, PrivacyLedger
 from sketchfed.privacy.rounded import Rounded
-from sketchfed.privacy.sampling import discrete_gaussian, secret_normals
+from sketchfed.privacy.sampling import discrete_gaussian, secret_normals, variance_above
 
 __all__ = [
     "MECHANISMS",
@@ -15,12 +16,13 @@ __all__ = [
     "Charge",
     "Claim",
     "DiscreteGaussian",
-    "Gaussian",
+    "GaussianNoise",
     "LedgerEntry",
     "Mechanism",
     "PrivacyLedger",
     "Rounded",
     "audit",
+    "audited",
     "calibrated",
     "check_delta",
     "discrete_gaussian",
@@ -28,6 +30,12 @@ __all__ = [
     "epsilon_of",
     "orthogonal_canaries",
     "secret_normals",
+    "variance_above",
 ]
 
-MECHANISMS: dict[str, type[Mechanism]] = {mechanism.name: mechanism for mechanism in (Gaussian, DiscreteGaussian, Rounded)}
+MECHANISMS: Registry[type[Mechanism]] = Registry(
+    "mechanism",
+    {mechanism.name: mechanism for mechanism in (GaussianNoise, DiscreteGaussian, Rounded)},
+    group="sketchfed.mechanisms",
+    base=Mechanism,
+)

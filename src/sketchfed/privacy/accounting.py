@@ -7,11 +7,11 @@ Gaussian noise.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from sketchfed.caches import cached
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.privacy.divergences import (
     ALL_ORDERS,
@@ -249,7 +249,7 @@ def _undominated(counts: "NDArray[np.int64]") -> "NDArray[np.int64]":
     return rows[kept]
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _loss_epsilon(parts: frozenset[tuple[tuple[float, float], int]], pull: float, replace_one: bool, delta: float) -> float:
     """ε of sampled Gaussians, (multiplier, sampling) each so many times, and of unsampled ones whose 1/z² add up to `pull`."""
     if not parts:

@@ -11,11 +11,12 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
+
+from sketchfed.caches import cached
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +68,7 @@ def interval(multiplier: float, sampling: float) -> float:
     return float(1e-4 * 2.0 ** math.floor(math.log2(wanted / 1e-4)))
 
 
-@lru_cache(maxsize=16)
+@cached(maxsize=16)
 def sampled_loss(multiplier: float, sampling: float, replace_one: bool, step: float) -> Any:
     """The privacy loss distribution of one Poisson-sampled Gaussian, in both directions; never below the truth."""
     from dp_accounting import NeighboringRelation
@@ -79,7 +80,7 @@ def sampled_loss(multiplier: float, sampling: float, replace_one: bool, step: fl
     )
 
 
-@lru_cache(maxsize=512)
+@cached(maxsize=512)
 def renyi(multiplier: float, sampling: float, orders: tuple[float, ...]) -> "NDArray[np.float64]":
     """Rényi divergences of a Poisson-sampled Gaussian at these orders (Mironov, Talwar, Zhang 2019, Sec. 3.3)."""
     at = np.asarray(orders, dtype=np.float64)

@@ -15,11 +15,14 @@ from sketchfed.seeds import SecretSeed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Mechanism):
+class GaussianNoise(Mechanism):
     """Each row scaled to norm `clip` at most, the sum, and independent normal numbers of standard deviation `deviation` on it.
 
     Paper: Dwork et al. 2006, "Our Data, Ourselves"; clipped sums: Abadi et al. 2016, Alg. 1. Noise is added in float64 and the
     sum then rounded to float32; the known weakness of floating-point noise remains (`secret_normals`).
+
+    A subclass may clip in another way or draw the noise from another source. It is charged as this class is, so what it
+    promises is the same: one unit adds no more than norm `clip` to a sum, and the noise is normal with this `deviation`.
     """
 
     deviation: float

@@ -1,65 +1,74 @@
-"""Before the first round: how long contributions really are, beside the clip norm that was chosen for them."""
+"""Compares the actual norms of contributions with the chosen clip norm, before the first round."""
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from sketchfed.algorithms import Replica, RoundContext, State
-from sketchfed.protection.protection import Protection
+from sketchfed.protection.base import Protection
+from sketchfed.protection.secure_sums import SecureNoise, SecureSums
+from sketchfed.protection.work import ClientWork
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Trainer
 
 CLIENTS, EXAMPLES = 5, 32
-"""So many clients are looked at, and so many examples of each."""
+"""The number of clients that are measured, and the number of examples of each."""
 
 
 def norms(
     protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], seed: PublicSeed
 ) -> tuple[str, float, Tensor]:
-    """The setting that clips, its value, and the norms at the first weights of what it would clip."""
+    """Return the name of the clip setting, its value, and the norms that it would clip, measured at the first weights."""
     algorithm = protection.algorithm
-    replica = algorithm.received(algorithm.snapshot(replica, seed), trainer.dim, seed)
-    for _ in range(algorithm.warm_up):
+    form = algorithm.given(seed, replica.round)
+    replica = form.replica(form.packet(replica), trainer.dim)
+    while not form.trains:
         replica = _warmed(protection, trainer, replica, data, seed)
+        form = algorithm.given(seed, replica.round)
     context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
-    trainer = algorithm.local(trainer, context)
-    if protection.privacy is None or (protection.secure is not None and protection.in_steps):
-        assert protection.secure is not None
-        assert protection.secure.clip is not None
-        return "secure.clip", protection.secure.clip, _changes(protection, trainer, replica, data, context)
-    if protection.privacy.unit == "client":
-        return "privacy.clip", protection.privacy.clip, _changes(protection, trainer, replica, data, context)
+    trainer = form.trainer(trainer)
+    if isinstance(protection, SecureSums) and not isinstance(protection, SecureNoise):
+        return "secure.clip", protection.mechanism.clip, _changes(protection, trainer, replica, data, context)
+    budget = protection.budget
+    if budget is None:
+        raise ValueError("this protection clips nothing, so there are no norms to measure")
+    if protection.batches is None:
+        return "privacy.clip", budget.settings.clip, _changes(protection, trainer, replica, data, context)
     firsts = [Examples(each.x[:EXAMPLES], each.y[:EXAMPLES]) for each in data]
     gradients = [trainer.gradients(replica.weights, first) for first in firsts]
-    if not protection.in_steps:
+    if not protection.noise_before_code:
         code, rate = protection.code(context), algorithm.work.rate
         gradients = [code.of_gradients(rows, rate) for rows in gradients]
-    return "privacy.clip", protection.privacy.clip, torch.cat([rows.norm(dim=1) for rows in gradients])
+    return "privacy.clip", budget.settings.clip, torch.cat([rows.norm(dim=1) for rows in gradients])
 
 
 def _warmed(protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], seed: PublicSeed) -> Replica:
-    """The replica after a round without noise: the first in which training happens is what matters."""
-    context = RoundContext(round=replica.round, seed=seed, client=0, replica=replica)
-    algorithm, code = protection.algorithm, protection.code(context)
-    warm = algorithm.local(trainer, context)
-    trained = [warm.train(replica.weights, each, algorithm.work, context.own) - replica.weights for each in data]
-    packets = [code.packet(code.apply(change)) for change in trained]
+    """Return the replica after a round without noise, to reach the first round that trains."""
+    context, algorithm = RoundContext(round=replica.round, seed=seed, client=0, replica=replica), protection.algorithm
+    packets = []
+    for examples in data:
+        warm = algorithm.given(seed, replica.round).trainer(trainer)
+        work = ClientWork(trainer=warm, replica=replica, examples=examples, memory=None, context=context)
+        packets.append(algorithm.client(work.trained(algorithm.work), None, context)[0])
     return algorithm.server(State(replica=replica), packets, seed)[0].replica
 
 
 def _changes(protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], context: RoundContext) -> Tensor:
-    code, work = protection.code(context), protection.algorithm.work
-    trained = [trainer.train(replica.weights, each, work, context.own) for each in data]
-    return torch.stack([code.apply(weights - replica.weights).norm() for weights in trained])
+    work = ClientWork(trainer=trainer, replica=replica, examples=data[0], memory=None, context=context)
+    changes = [replace(work, examples=each).trained(protection.algorithm.work) for each in data]
+    return torch.stack([change.through(protection.code(context)).norm() for change in changes])
 
 
 def advice(setting: str, clip: float, measured: Tensor) -> str | None:
-    """What to say of a clip norm that nothing reaches, or that everything exceeds; None if it lies between.
+    """Return advice about a clip norm that no norm reaches or that every norm exceeds. None if it lies in between.
 
-    The norms are measured without noise, so what is said here is for the operator of a simulation, not for publication.
+    The norms are measured without noise, so the advice is for the operator of a simulation, not for publication.
     """
     least, middle, most = (float(end) for end in torch.quantile(measured, torch.tensor([0.0, 0.5, 1.0])))
     found = (
-        f"Of {len(measured)} norms at the first weights {least:.3g} is the least, {middle:.3g} the median, {most:.3g} the most"
+        f"Of {len(measured)} norms at the first weights, the smallest is {least:.3g}, the median {middle:.3g} and the largest "
+        f"{most:.3g}"
     )
     if most < clip and setting == "privacy.clip":
         return (
@@ -68,7 +77,7 @@ def advice(setting: str, clip: float, measured: Tensor) -> str | None:
         )
     if least > clip:
         return (
-            f"{setting} = {clip:g} shortens everything (quantile 0). {found}. Only directions are left of what is sent: try "
-            f"{middle:.2g}, or keep it on purpose and take longer steps."
+            f"{setting} = {clip:g} clips everything (quantile 0). {found}. Clients then send only directions, without lengths: "
+            f"try {middle:.2g}, or keep this clip norm on purpose and take longer steps."
         )
     return None

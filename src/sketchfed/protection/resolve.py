@@ -1,19 +1,27 @@
-"""From the tables [privacy] and [secure] to a protection that holds together: what cannot work is refused before round 1."""
+"""Makes a protection from the tables [privacy] and [secure]. Settings that cannot work are refused before round 1."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from sketchfed.algorithms import Algorithm, RoundContext
-from sketchfed.algorithms.base import most_participations
+from sketchfed.algorithms import Algorithm, RoundContext, most_participations
 from sketchfed.errors import InputError
-from sketchfed.privacy.accounting import Charge, calibrated, check_delta, epsilon_of
-from sketchfed.protection.protection import Protection
+from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_delta, epsilon_of
+from sketchfed.privacy.discrete import DiscreteGaussian
+from sketchfed.privacy.rounded import Rounded
+from sketchfed.protection.base import Clear, Protection
+from sketchfed.protection.batches import ExampleBatches, HiddenBatches, PassBatches, batch_of, probability
+from sketchfed.protection.budget import Budget, SharedBudget
+from sketchfed.protection.checks import check_linear, check_privacy, check_secure
+from sketchfed.protection.noise import CentralNoise, NoisySent, NoisySteps
+from sketchfed.protection.passes import Passes
+from sketchfed.protection.secure_sums import SecureNoise, SecureSteps, SecureSums
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
+from sketchfed.protection.units import EachExample, PlainTraining, Unit, WholeClient
 from sketchfed.seeds import PublicSeed
 
 
 def completed_work(algorithm: Algorithm, privacy: PrivacySettings | None) -> Algorithm:
-    """The algorithm with one local step where examples are protected and nothing else was said."""
+    """Return the algorithm with one local step, if examples are protected and no local work was chosen."""
     if privacy is None or privacy.unit == "client" or algorithm.local_steps is not None or algorithm.local_epochs is not None:
         return algorithm
     return replace(algorithm, local_steps=1)
@@ -27,186 +35,198 @@ def make_protection(
     dim: int,
     sizes: Sequence[int],
     seed: PublicSeed,
-) -> Protection | None:
-    """The protection of a run whose clients have so many examples each, with its noise calibrated; None if there is none."""
+) -> Protection:
+    """Make the protection of a run and calibrate its noise. `sizes` is the number of examples of each client."""
+    run = _Run(algorithm=algorithm, dim=dim, sizes=tuple(sizes))
     if secure is not None and not secure.aggregation:
         secure = None
-    if privacy is None and secure is None:
-        return None
-    protection = Protection(
-        algorithm=algorithm,
-        dim=dim,
-        population=len(sizes),
-        smallest=min(sizes),
-        sizes=tuple(sizes),
-        privacy=privacy,
-        secure=secure,
-    )
     if privacy is not None:
-        _check_privacy(protection, privacy)
+        check_privacy(algorithm, privacy, secure=secure is not None)
         check_delta(privacy.delta, len(sizes) if privacy.unit == "client" else sum(sizes))
     if secure is not None:
-        _check_secure(protection, secure)
-    if secure is not None or not protection.in_steps:
-        _check_linear(protection)
+        check_secure(secure, privacy, cohort=run.cohort)
+    if secure is not None or (privacy is not None and privacy.placement == "sent"):
+        check_linear(algorithm, dim, secure=secure is not None)
     if privacy is None:
-        return protection
-    protection = replace(protection, privacy=replace(privacy, adjacency=protection.claim.adjacency))
-    if privacy.noise_multiplier is None:
-        protection = _calibrated(protection, seed)
-    if secure is not None:
-        protection.charge()  # refuses a modulus that is too small, now
-    return protection
+        return run.clear() if secure is None else run.rounded_sums(secure)
+    privacy = replace(privacy, adjacency=_claim(privacy).adjacency)
+    if privacy.noise_multiplier is not None:
+        made = run.noisy(privacy, secure, privacy.noise_multiplier)
+        made.charge()  # refuse a modulus that is too small before training starts
+        return made
+    if privacy.epsilon is None:
+        raise InputError(
+            "[privacy] needs a budget, such as privacy.epsilon = 3, or a noise level, such as privacy.noise_multiplier = 1."
+        )
+    return run.calibrated(privacy, secure, privacy.epsilon, seed)
 
 
 def participations(protection: Protection, seed: PublicSeed) -> int:
-    """In how many rounds the client takes part that takes part most often; all clients in all, where cohorts are hidden.
+    """The largest number of rounds in which any one client takes part. If cohorts are hidden, this is all rounds.
 
-    Where batches are cut from passes, how many passes the client begins that begins the most: an example is in one sum of each.
+    If batches are cut from passes, the largest number of passes that any one client begins, because an example is in one sum
+    of each pass.
     """
     rounds = protection.algorithm.rounds
-    if protection.passes is not None:
-        return protection.passes.most(seed, rounds)
+    if protection.budget is not None and protection.budget.passes is not None:
+        return protection.budget.passes.most(seed, rounds)
     if protection.hidden or protection.cohort == protection.population:
         return rounds
     return most_participations(seed, rounds=rounds, population=protection.population, count=protection.cohort)
 
 
-def _calibrated(protection: Protection, seed: PublicSeed) -> Protection:
-    """The same with the least noise that keeps all rounds within the budget."""
-    privacy, times = protection.privacy, participations(protection, seed)
-    assert privacy is not None
-    assert privacy.epsilon is not None
-    common = {"sampling": protection.sampling, "steps": protection.noisy_steps, "discrete": privacy.name == "discrete_gaussian"}
-    multiplier = calibrated(
-        protection.claim,
-        privacy.epsilon,
-        lambda noise: {Charge(multiplier=noise, **common): times},  # type: ignore[arg-type]
-    )
-    while True:  # what discrete noise lacks of a discrete Gaussian is known once the noise is
-        noised = replace(protection, privacy=replace(privacy, noise_multiplier=multiplier))
-        if epsilon_of({noised.charge(): times}, noised.claim) <= privacy.epsilon:
-            return noised
-        multiplier *= 1.01
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """Everything that all protections of a run have in common."""
 
+    algorithm: Algorithm
+    dim: int
+    sizes: tuple[int, ...]
 
-def _check_privacy(protection: Protection, privacy: PrivacySettings) -> None:
-    secure = protection.secure is not None
-    if privacy.name == "discrete_gaussian" and not secure:
-        raise InputError(
-            "privacy.name = 'discrete_gaussian' makes integers for secure sums: alone, a client's share of the noise hides "
-            "nothing. Add [secure], or use 'gaussian'."
-        )
-    if privacy.name == "discrete_gaussian" and privacy.placement == "steps":
-        raise InputError("privacy.placement = 'steps' adds real-valued noise in local steps. Use privacy.name = 'gaussian'.")
-    if privacy.name == "gaussian" and secure and privacy.placement == "sent":
-        raise InputError(
-            "privacy.name = 'gaussian' adds real numbers, and secure sums are over integers. Use 'discrete_gaussian', or "
-            "privacy.placement = 'steps'."
-        )
-    if privacy.observer == "public" and (secure or privacy.placement == "steps"):
-        what = "under secure sums" if secure else "in local steps"
-        raise InputError(
-            f"privacy.observer = 'public' trusts the server with the noise, but {what} clients add it themselves, and it "
-            "protects against the server too. Use privacy.observer = 'server'."
-        )
-    if privacy.hidden_cohorts and (privacy.observer == "server" or privacy.unit == "example"):
-        raise InputError(
-            "privacy.hidden_cohorts hides from the public which clients took part; the server knows, and all examples of a "
-            "client come together. It counts for privacy.unit = 'client' with privacy.observer = 'public' only."
-        )
-    if privacy.adjacency == "add-remove" and privacy.unit == "client" and not privacy.hidden_cohorts:
-        raise InputError(
-            "privacy.adjacency = 'add-remove' hides who took part, but cohorts are drawn from the public seed. Use 'zero-out'"
-            ", or hide them: privacy.hidden_cohorts = true with privacy.observer = 'public'."
-        )
-    if privacy.batches == "passes":
-        _check_passes(protection.algorithm, privacy)
-    _check_units(protection.algorithm, privacy, secure=secure)
+    @property
+    def cohort(self) -> int:
+        return self.algorithm.planned(len(self.sizes))
 
+    def clear(self) -> Clear:
+        return Clear(algorithm=self.algorithm, dim=self.dim, sizes=self.sizes)
 
-def _check_passes(algorithm: Algorithm, privacy: PrivacySettings) -> None:
-    if privacy.unit == "client":
-        raise InputError(
-            "privacy.batches = 'passes' is about the examples that a client uses in a round, and privacy.unit = 'client' "
-            "protects all that it has, used or not. Remove it, or use privacy.unit = 'example'."
-        )
-    if privacy.adjacency == "add-remove":
-        raise InputError(
-            "privacy.adjacency = 'add-remove' means that nobody can tell whether an example is there, but how many examples a "
-            "client has says into which batches passes are cut, and one more would move all others. Use 'zero-out', or "
-            "privacy.batches = 'poisson'."
-        )
-    if algorithm.local_epochs is not None or (algorithm.local_steps or 1) > 1:
-        name = "local_epochs" if algorithm.local_epochs is not None else "local_steps"
-        raise InputError(
-            f"algorithm.{name} = {getattr(algorithm, name)}: with privacy.batches = 'passes' a client uses one batch a round, "
-            "and its passes go over many rounds. Remove it, or use privacy.batches = 'poisson' with algorithm.local_steps."
+    def rounded_sums(self, secure: SecureSettings) -> SecureSums:
+        """Make secure sums without noise."""
+        unit = WholeClient(self.algorithm, PlainTraining(self.algorithm.work))
+        mechanism = self._rounded(secure)
+        return SecureSums(
+            algorithm=self.algorithm, dim=self.dim, sizes=self.sizes, settings=secure, unit=unit, mechanism=mechanism
         )
 
+    def calibrated(
+        self, privacy: PrivacySettings, secure: SecureSettings | None, epsilon: float, seed: PublicSeed
+    ) -> Protection:
+        """Make the protection with the least noise that keeps all rounds within the budget."""
+        claim, batches = _claim(privacy), self._batches(privacy)
+        probe = self._budget(privacy, 1.0, batches)
+        times = participations(replace(self.clear(), budget=probe), seed)
+        if privacy.hidden_cohorts:
+            times = self.algorithm.rounds
 
-def _check_units(algorithm: Algorithm, privacy: PrivacySettings, *, secure: bool) -> None:
-    if privacy.unit == "client":
+        def release(noise: float) -> dict[Charge, int]:
+            charge = Charge(multiplier=noise, sampling=probe.sampling, steps=probe.releases, discrete=privacy.discrete)
+            return {charge: times}
+
+        multiplier = calibrated(claim, epsilon, release)
+        while True:  # the distance from an exact discrete Gaussian is known only after the noise is chosen
+            made = self.noisy(privacy, secure, multiplier)
+            if epsilon_of({made.charge(): times}, claim) <= epsilon:
+                return made
+            multiplier *= 1.01
+
+    def noisy(self, privacy: PrivacySettings, secure: SecureSettings | None, multiplier: float) -> Protection:
+        """Make the protection with this noise multiplier."""
+        batches = self._batches(privacy)
+        budget = self._budget(privacy, multiplier, batches)
         if privacy.placement == "steps":
+            if batches is None:
+                raise InputError("privacy.placement = 'steps' protects examples. Use privacy.unit = 'example'.")
+            steps = NoisySteps(algorithm=self.algorithm, dim=self.dim, sizes=self.sizes, budget=budget, draws=batches)
+            return steps if secure is None else self._secure_steps(steps, secure)
+        unit = self._unit(batches)
+        if secure is not None:
+            return self._secure_noise(budget, unit, secure)
+        noise = privacy.noise(self._size, multiplier)
+        kind = CentralNoise if privacy.observer == "public" else NoisySent
+        return kind(algorithm=self.algorithm, dim=self.dim, sizes=self.sizes, budget=budget, unit=unit, mechanism=noise)
+
+    def _secure_steps(self, steps: NoisySteps, secure: SecureSettings) -> SecureSteps:
+        return SecureSteps(
+            algorithm=self.algorithm,
+            dim=self.dim,
+            sizes=self.sizes,
+            settings=secure,
+            unit=WholeClient(self.algorithm, steps.change),
+            mechanism=self._rounded(secure),
+            steps=steps,
+            budget=steps.budget,
+        )
+
+    def _secure_noise(self, budget: Budget, unit: Unit, secure: SecureSettings) -> SecureNoise:
+        least = secure.honest(secure.least(self.cohort), self.cohort)
+        mechanism = DiscreteGaussian.planned(
+            size=self._size,
+            clip=budget.settings.clip,
+            multiplier=budget.multiplier,
+            clients=self.cohort,
+            least=least,
+            units=1 if unit.batches is None else batch_of(self.algorithm.work),
+            bits=secure.bits,
+        )
+        shared = SharedBudget(
+            settings=budget.settings,
+            claim=budget.claim,
+            multiplier=budget.multiplier,
+            sampling=budget.sampling,
+            releases=budget.releases,
+            passes=budget.passes,
+            mechanism=mechanism,
+        )
+        return SecureNoise(
+            algorithm=self.algorithm,
+            dim=self.dim,
+            sizes=self.sizes,
+            settings=secure,
+            unit=unit,
+            mechanism=mechanism,
+            budget=shared,
+        )
+
+    def _budget(self, privacy: PrivacySettings, multiplier: float, batches: ExampleBatches | None) -> Budget:
+        work, smallest = self.algorithm.work, min(self.sizes)
+        sampling = self.algorithm.participation if privacy.hidden_cohorts else 1.0
+        if batches is not None and batches.secret:
+            sampling = probability(work, smallest)  # the client with the fewest examples has the highest probability
+        return Budget(
+            settings=replace(privacy, noise_multiplier=multiplier),
+            claim=_claim(privacy),
+            multiplier=multiplier,
+            sampling=sampling,
+            releases=1 if batches is None else work.count(smallest),
+            passes=batches.passes if isinstance(batches, PassBatches) else None,
+        )
+
+    def _batches(self, privacy: PrivacySettings) -> HiddenBatches | PassBatches | None:
+        if privacy.unit == "client":
+            return None
+        if privacy.batches == "poisson":
+            return HiddenBatches(self.algorithm.work)
+        batch = batch_of(self.algorithm.work)
+        return PassBatches(batch, Passes(self.sizes, batch=batch, cohort=self.cohort))
+
+    def _unit(self, batches: ExampleBatches | None) -> Unit:
+        if batches is None:
+            return WholeClient(self.algorithm, PlainTraining(self.algorithm.work))
+        return EachExample(self.algorithm, batches, self.algorithm.work.count(min(self.sizes)))
+
+    def _rounded(self, secure: SecureSettings) -> Rounded:
+        if secure.clip is None:
             raise InputError(
-                "privacy.placement = 'steps' clips the gradients of examples, so it protects examples. Use privacy.unit = "
-                "'example', or placement 'sent'."
+                "secure sums add integers, which need a bounded range. Set secure.clip to the largest norm of a client's "
+                "change."
             )
-        return
-    if algorithm.batch is None:
-        raise InputError(
-            "privacy.unit = 'example' works in batches, and needs to know how many examples are in one, or are expected in a "
-            "hidden one. Set algorithm.batch."
-        )
-    if algorithm.local_epochs is not None:
-        raise InputError(
-            f"algorithm.local_epochs = {algorithm.local_epochs} means passes over the data, but hidden batches draw each "
-            "example by chance. Say algorithm.local_steps instead."
-        )
-    if privacy.placement == "steps":
-        if algorithm.warm_up:
-            raise InputError(
-                "subspace.centre shortens what is sent along the mean image, so noise of local steps has another variance "
-                "there than elsewhere. Remove subspace.centre, or privacy.placement = 'steps'."
-            )
-        return
-    if (algorithm.local_steps or 1) > 1 and (secure or privacy.observer == "public"):
-        raise InputError(
-            f"algorithm.local_steps = {algorithm.local_steps}: a second local step would start from a first one whose noise "
-            "is not in it yet, since noise is only in the sum. Use 1, or privacy.observer = 'server' without secure sums."
-        )
-    if algorithm.local_momentum or algorithm.weight_decay:
-        raise InputError(
-            "algorithm.local_momentum and weight_decay change steps in all coordinates; with noise on what is sent, steps are "
-            "made of clipped codes. Remove them (algorithm.global_momentum works), or use privacy.placement = 'steps'."
-        )
+        bits = 32 if secure.bits is None else secure.bits
+        return Rounded(size=self._size, clip=secure.clip, clients=self.cohort, bits=bits)
+
+    @property
+    def _size(self) -> int:
+        """The number of values in an encoded change."""
+        return self.algorithm.code(self.dim, RoundContext(round=0, seed=PublicSeed(0), client=0)).size
 
 
-def _check_secure(protection: Protection, secure: SecureSettings) -> None:
-    if protection.cohort < 3:
-        raise InputError(
-            f"a secure sum over {protection.cohort} clients a round hides nothing from the other one. Raise "
-            "algorithm.participation or data.clients to have 3 or more, or set secure.aggregation = false."
-        )
-    noise = protection.privacy is not None and not protection.in_steps
-    if noise and secure.clip is not None:
-        raise InputError("secure.clip and privacy.clip both bound what a client sends. Remove secure.clip.")
-    if not noise and secure.clip is None:
-        raise InputError(
-            "integers need a range: set secure.clip to the longest change that a client may send; longer ones are shortened."
-        )
-
-
-def _check_linear(protection: Protection) -> None:
-    algorithm = protection.algorithm
-    if algorithm.code(protection.dim, RoundContext(round=0, seed=PublicSeed(0), client=0)) is not None:
-        return
-    if protection.secure is not None:
-        why, else_ = "cannot be summed, so it cannot run under secure aggregation", "set secure.aggregation = false"
-    else:
-        why = "does not send numbers to which noise could be added"
-        else_ = "add it in local steps: privacy.unit = 'example' with privacy.placement = 'steps'"
-    raise InputError(
-        f"{algorithm.sends} {why}. Use codec 'dense', codec 'sketched' or algorithm 'iterative' with sketch.bits = 32, "
-        f"or {else_}."
+def _claim(privacy: PrivacySettings) -> Claim:
+    """What every ε of the run refers to."""
+    unseen = privacy.hidden_cohorts or (privacy.unit == "example" and privacy.batches == "poisson")
+    return Claim(
+        unit=privacy.unit,
+        adjacency=privacy.adjacency or ("add-remove" if unseen else "zero-out"),
+        observer=privacy.observer,
+        delta=privacy.delta,
+        accountant=privacy.accountant,
+        insecure=privacy.insecure_noise_seed is not None,
     )

@@ -5,50 +5,61 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sketchfed.errors import InputError
+from sketchfed.privacy import MECHANISMS, DiscreteGaussian, GaussianNoise
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings:
-    """What is protected, against whom, and how much: a budget `epsilon` from which the noise follows, or the noise itself."""
+    """The table [privacy]: what is protected, against whom, and how much.
 
-    name: Literal["gaussian", "discrete_gaussian"] = "gaussian"
-    """The mechanism. The discrete one is for secure sums."""
+    The amount is either a budget `epsilon`, from which the noise is calibrated, or the noise itself.
+    """
+
+    name: str = "gaussian"
+    """The mechanism: `gaussian`, `discrete_gaussian` for secure sums, or a subclass of `GaussianNoise` of your own."""
     unit: Literal["client", "example"] = "client"
-    """Whose presence ε hides: all that a client has, or one example."""
+    """The unit whose presence ε hides: all data of a client, or a single example."""
     observer: Literal["server", "public"] = "server"
-    """Against whom: the server too, or only those who see what it broadcasts; then the server is trusted with the noise."""
+    """Whom the noise protects against: everyone including the server, or only observers of the server's broadcasts. In the
+    second case, a trusted server adds the noise."""
     placement: Literal["sent", "steps"] = "sent"
-    """Noise on what is sent, or on the gradient of each local step, before it is encoded (Song et al. 2023, Alg. 2)."""
+    """Where noise is added: on what is sent, or on the gradient of each local step before encoding (Song et al. 2023,
+    Alg. 2)."""
     batches: Literal["poisson", "passes"] = "poisson"
-    """At example level: hidden batches, by which sampling amplifies, or passes, in which each example is used exactly once."""
+    """At example level: hidden batches, whose sampling amplifies privacy, or passes, in which each example is used exactly
+    once."""
     clip: float = 1.0
-    """The longest that a unit's contribution may be: an example's gradient, or a client's change, after encoding."""
+    """The largest norm of a unit's contribution: an example's gradient, or a client's change, after encoding."""
     epsilon: float | None = None
-    """The budget: a run stops before the round that would exceed it."""
+    """The privacy budget. A run stops before the round that would exceed it."""
     delta: float = 1e-5
-    """The probability with which ε may be exceeded; below 1 over the number of units."""
+    """The probability with which ε may be exceeded. It must be below 1 over the number of units."""
     noise_multiplier: float | None = None
-    """Standard deviation of the noise over `clip`; calibrated for `epsilon` and the rounds of the run if absent."""
+    """The standard deviation of the noise divided by `clip`. If absent, it is calibrated for `epsilon` and the number of
+    rounds."""
     accountant: Literal["pld", "rdp"] = "pld"
-    """Privacy loss distributions, which are tight, or Rényi divergences, by which discrete noise is accounted in any case."""
+    """Privacy loss distributions, which are tight, or Rényi divergences. Discrete noise always uses Rényi divergences."""
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
-    """What neighbouring data are; if absent, 'add-remove' where nobody sees who took part, else 'zero-out'."""
+    """The definition of neighbouring data. If absent, 'add-remove' when nobody sees who took part, else 'zero-out'."""
     hidden_cohorts: bool = False
-    """Each client takes part with probability `participation`, which only the server knows: then sampling amplifies."""
+    """Whether each client takes part with probability `participation`, and only the server knows who does. Sampling then
+    amplifies privacy."""
     insecure_noise_seed: int | None = None
-    """Noise that anyone can draw again: for experiments that must be repeatable. It protects nobody."""
+    """A seed for noise that anyone can reproduce, for experiments that must be repeatable. Such noise protects nobody."""
 
     def __post_init__(self) -> None:
+        self._check_mechanism()
         if not 0 < self.clip < math.inf:
-            raise InputError(f"privacy.clip is the norm that nothing may exceed, a positive number, got {self.clip}.")
+            raise InputError(f"privacy.clip is the largest allowed norm, so it must be a positive number, got {self.clip}.")
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
             raise InputError(
-                f"privacy.epsilon must be a positive number, got {self.epsilon}: at 0 nothing may be learnt, and less does not "
-                "exist. From 1 to 10 is usual."
+                f"privacy.epsilon must be a positive number, got {self.epsilon}: with ε = 0 a run could learn nothing. Values "
+                "from 1 to 10 are usual."
             )
         if not 0 < self.delta < 1:
             raise InputError(
-                f"privacy.delta is a probability, above 0 and well below 1 over the number of units, got {self.delta}."
+                "privacy.delta is a probability. It must be above 0 and well below 1 over the number of units, got "
+                f"{self.delta}."
             )
         if self.noise_multiplier is not None and not 0 < self.noise_multiplier < math.inf:
             raise InputError(
@@ -56,38 +67,69 @@ class PrivacySettings:
                 "privacy: leave [privacy] out."
             )
         if self.epsilon is None and self.noise_multiplier is None:
-            raise InputError("[privacy] needs a budget, privacy.epsilon = 3 say, or the noise, privacy.noise_multiplier = 1.")
+            raise InputError(
+                "[privacy] needs a budget, such as privacy.epsilon = 3, or a noise level, such as privacy.noise_multiplier = 1."
+            )
         if self.insecure_noise_seed is not None and not 0 <= self.insecure_noise_seed < 2**64:
             raise InputError(f"privacy.insecure_noise_seed must be from 0 to 2^64 - 1, got {self.insecure_noise_seed}.")
+
+    @property
+    def discrete(self) -> bool:
+        """Whether the noise consists of integers, for secure sums."""
+        return MECHANISMS[self.name] is DiscreteGaussian
+
+    def noise(self, size: int, multiplier: float) -> GaussianNoise:
+        """Real-valued noise on a sum of `size` numbers, with `multiplier` times `clip` as its standard deviation."""
+        kind = MECHANISMS[self.name]
+        assert issubclass(kind, GaussianNoise)
+        return kind(size=size, clip=self.clip, deviation=multiplier * self.clip)
+
+    def _check_mechanism(self) -> None:
+        """Refuse noise whose cost the accountant does not know, because no ε could be stated for it."""
+        kind = MECHANISMS[self.name]
+        if kind is DiscreteGaussian or issubclass(kind, GaussianNoise):
+            return
+        if not kind.private:
+            raise InputError(
+                f"privacy.name = '{self.name}' adds no noise, so no ε holds. Use 'gaussian', or leave [privacy] out."
+            )
+        raise InputError(
+            f"privacy.name = '{self.name}' cannot be accounted for: the accountant knows only the cost of normal noise, and of "
+            f"the discrete Gaussian noise that sketchfed adds to secure sums. Derive {kind.__qualname__} from "
+            "sketchfed.privacy.GaussianNoise if its noise is normal and one unit adds at most `clip`, or use 'gaussian'."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecureSettings:
-    """Sums that the server cannot open: it learns the sum over the clients that stayed, and nothing of a single one."""
+    """The table [secure]: secure sums. The server learns only the total over the clients that stayed, and no single reply."""
 
     aggregation: bool = True
-    """Whether sums are secure; false is as if the table were not there."""
+    """Whether sums are secure. False has the same effect as leaving the table out."""
     survivors: float = 0.7
-    """The share of a round's clients that must stay to its end, or the round is abandoned."""
+    """The share of a round's clients that must stay until its end. With fewer, the round is abandoned."""
     colluders: float = 0.0
-    """The share of a round's clients that may work with the server: their noise counts for nothing."""
+    """The share of a round's clients that may collude with the server. Their noise does not count."""
     neighbours: int | None = None
-    """How many others each client shares masks with; if absent all of them, or as many as large rounds need."""
+    """The number of other clients with which each client shares masks. If absent, all of them, or in large rounds only as many
+    as needed."""
     bits: int | None = None
-    """Of each integer that is summed, from 8 to 32; if absent, the fewest that do."""
+    """The number of bits of each integer in a sum, from 8 to 32. If absent, the smallest number that suffices."""
     clip: float | None = None
-    """The longest that a client's contribution may be, where no mechanism of [privacy] says it."""
+    """The largest norm of a client's contribution, if no mechanism of [privacy] bounds it."""
     attempts: int = 3
-    """How often a round is tried with other keys before the run gives up."""
+    """The number of times that a round is tried, each time with new keys, before the run gives up."""
 
     def __post_init__(self) -> None:
         if not 0.5 < self.survivors <= 1:
             raise InputError(
-                f"secure.survivors is a share above 0.5 and at most 1, got {self.survivors}: with half or less the server "
-                "could open one round as two."
+                f"secure.survivors is a share above 0.5 and at most 1, got {self.survivors}: with half or less, the server "
+                "could open two different sums in one round."
             )
         if not 0 <= self.colluders < 0.5:
-            raise InputError(f"secure.colluders is a share of the clients from 0 to below 0.5, got {self.colluders}.")
+            raise InputError(
+                f"secure.colluders is a share of the clients, so it must be from 0 to below 0.5, got {self.colluders}."
+            )
         if self.bits is not None and not 8 <= self.bits <= 32:
             raise InputError(f"secure.bits must be from 8 to 32, got {self.bits}.")
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -98,9 +140,9 @@ class SecureSettings:
                 raise InputError(f"secure.{name} must be at least 1, got {value}.")
 
     def least(self, cohort: int) -> int:
-        """How many of a round's clients must stay."""
+        """The number of a round's clients that must stay until its end."""
         return max(1, math.ceil(self.survivors * cohort - 1e-9))
 
     def honest(self, survivors: int, cohort: int) -> int:
-        """How many of the survivors surely keep their noise to themselves."""
+        """The number of survivors that are guaranteed to keep their noise secret."""
         return max(1, survivors - math.floor(self.colluders * cohort + 1e-9))

@@ -6,8 +6,11 @@ from typing import Any
 import altair as alt
 
 INK = "#1f2933"
+"""The colour of text and of what is most important."""
 MUTED = "#7b8794"
+"""The colour of notes, and of what others are compared with."""
 PALETTE = ["#2066a8", "#d1495b", "#3a9679", "#edae49", "#6a4c93", "#8d6e63", "#00798c", "#5f6c7b"]
+"""Colours of series, in the order in which they are used."""
 
 _THEME: dict[str, Any] = {
     "background": "white",
@@ -29,7 +32,7 @@ _THEME: dict[str, Any] = {
 }
 
 
-def save(chart: Any, path: Path) -> Path:
+def save_chart(chart: Any, path: Path) -> Path:
     """Write a chart as the .svg, .png or .html that the path's ending names, in the common look."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with alt.theme.enable("sketchfed"):

@@ -8,7 +8,7 @@ from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from sketchfed import __version__
+from sketchfed.version import __version__
 
 _CSS = Path(__file__).with_name("page.css")
 

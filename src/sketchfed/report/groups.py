@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sketchfed.report.records import Round, RunRecord
+from sketchfed.report.loading import Round, RunRecord
 
 # Runs that differ in nothing else are repetitions.
 _OUTSIDE = {("seed",), ("name",), ("engine", "workers"), ("engine", "checkpoint_seconds")}

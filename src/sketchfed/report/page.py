@@ -12,8 +12,8 @@ from sketchfed.report.curves import chart_data, styles
 from sketchfed.report.document import document, written_by
 from sketchfed.report.files import write_whole
 from sketchfed.report.groups import Group
+from sketchfed.report.loading import RunRecord
 from sketchfed.report.pictures import pictures
-from sketchfed.report.records import RunRecord
 from sketchfed.report.tables import compare
 
 _HERE = Path(__file__).parent

@@ -7,8 +7,8 @@ from html import escape
 from sketchfed.report.curves import Style
 from sketchfed.report.document import listed
 from sketchfed.report.groups import Group
+from sketchfed.report.loading import RunRecord
 from sketchfed.report.pictures import Picture
-from sketchfed.report.records import RunRecord
 from sketchfed.report.tables import BYTES_MEASURED, NOTHING, Comparison, html_table, latex_table
 from sketchfed.report.targets import Arrival, arrival, choose_targets
 from sketchfed.report.units import shown_bytes

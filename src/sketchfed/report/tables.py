@@ -13,7 +13,7 @@ from sketchfed.errors import InputError
 from sketchfed.report.files import write_whole
 from sketchfed.report.groups import Group, Spread, group_seeds
 from sketchfed.report.latex import booktabs
-from sketchfed.report.records import RunRecord
+from sketchfed.report.loading import RunRecord
 from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_seconds, shown_share
 
 NOTHING = "—"

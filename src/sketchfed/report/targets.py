@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sketchfed.report.groups import Group
-from sketchfed.report.records import Round, RunRecord
+from sketchfed.report.loading import Round, RunRecord
 
 MOST_TARGETS = 4
 _ACCURACIES = [step / 20 for step in range(1, 20)] + [0.96, 0.97, 0.98, 0.99, 0.995, 0.999]

@@ -1,8 +1,8 @@
-"""A run between two rounds as files: `checkpoint.safetensors`, and a file for each client that keeps a memory.
+"""Saves a run between two rounds: `checkpoint.safetensors`, and one file for each client that keeps a memory.
 
-A client's memory is written under a name that says its round, before the checkpoint that refers to it, and deleted after the
-next one replaced it. So the checkpoint on the disk always finds the memories it means. Each file carries a digest of all
-that is in it.
+The name of a memory file contains its round. The file is written before the checkpoint that refers to it, and deleted after the
+next checkpoint has replaced that one. So the checkpoint on disk always finds its memories. Each file carries a digest of its
+content.
 """
 
 import hashlib
@@ -21,46 +21,54 @@ from torch import Tensor
 from sketchfed.algorithms import State
 from sketchfed.algorithms.replicas import from_tensors, group, to_tensors
 from sketchfed.errors import StorageError
-from sketchfed.server import Ledger
+from sketchfed.rounds.server import Tally
+from sketchfed.runs.versions import remedy
 from sketchfed.storage import replace_file, storing
+from sketchfed.version import __version__
 
 FILE = "checkpoint.safetensors"
 MEMORIES = "memories"
 _VERSION = 1
+_DAMAGED = "It was damaged or replaced; start the run anew in another folder."
+_FOREIGN = "Another version of sketchfed wrote it. Resume the run with that version, or start it anew in another folder."
+
+
+class _FormatError(ValueError):
+    """The checkpoint has a format that this version does not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Everything that a run needs to go on as if it had never stopped."""
+    """Everything that a run needs to continue as if it had never stopped."""
 
     state: State
-    ledger: Ledger
+    tally: Tally
     seconds: float
     memories: dict[int, Tensor]
 
 
 class Checkpoints:
-    """The checkpoint of a run's folder."""
+    """Saves and loads the checkpoint in a run's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._saved: dict[int, int] = {}  # client to the round that names the file of its memory
+        self._saved: dict[int, int] = {}  # maps a client to the round in the name of its memory file
 
-    def save(self, state: State, ledger: Ledger, *, seconds: float, memories: dict[int, Tensor], changed: set[int]) -> None:
-        """Replace the checkpoint; `changed` are the clients whose memory is not on the disk yet."""
+    def save(self, state: State, tally: Tally, *, seconds: float, memories: dict[int, Tensor], changed: set[int]) -> None:
+        """Replace the checkpoint. `changed` holds the clients whose memory is not on disk yet."""
         saved = dict(self._saved)
         for client in sorted(changed):
             saved[client] = state.replica.round
             with storing(self._folder / MEMORIES):
                 (self._folder / MEMORIES).mkdir(exist_ok=True)
             replace_file(self._memory_file(client, saved[client]), _packed({"memory": memories[client]}, {}))
-        counts = {name: value for name, value in vars(ledger).items() if isinstance(value, int)}
+        counts = {name: value for name, value in vars(tally).items() if isinstance(value, int)}
         about = {**counts, "seconds": seconds, "version": _VERSION, "round": state.replica.round}
         tensors = _tensors(state)
-        tensors["known"] = torch.tensor(sorted(ledger.known.items()), dtype=torch.int64).reshape(-1, 2)
+        tensors["known"] = torch.tensor(sorted(tally.known.items()), dtype=torch.int64).reshape(-1, 2)
         tensors["saved"] = torch.tensor(sorted(saved.items()), dtype=torch.int64).reshape(-1, 2)
-        tensors["update_sizes"] = torch.tensor([len(update) for update in ledger.updates], dtype=torch.int64)
-        tensors["updates"] = torch.from_numpy(np.frombuffer(b"".join(ledger.updates), np.uint8).copy())
+        tensors["update_sizes"] = torch.tensor([len(update) for update in tally.updates], dtype=torch.int64)
+        tensors["updates"] = torch.from_numpy(np.frombuffer(b"".join(tally.updates), np.uint8).copy())
         replace_file(self._folder / FILE, _packed(tensors, about))
         before, self._saved = self._saved, saved
         for client in changed & before.keys():
@@ -69,24 +77,26 @@ class Checkpoints:
                     self._memory_file(client, before[client]).unlink(missing_ok=True)
 
     def load(self, start: State) -> Checkpoint | None:
-        """What was saved last, or None if nothing was; `start` is the state before round 0. The files are not trusted."""
+        """Return the last checkpoint, or None if there is none. The files are validated, not trusted.
+
+        `start` is the state before round 0.
+        """
         path = self._folder / FILE
         if not path.exists():
             return None
         try:
             found = self._load(path, start)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise StorageError(
-                f"{path} is not a checkpoint of this run: {error}. It was damaged or replaced; start the run anew in another "
-                "folder."
-            ) from error
+            advice = remedy(self._folder, otherwise=_FOREIGN if isinstance(error, _FormatError) else _DAMAGED)
+            raise StorageError(f"{path} is not a checkpoint of this run: {error}. {advice}") from error
         self._sweep()
         return found
 
     def _load(self, path: Path, start: State) -> Checkpoint:
         tensors, about = _unpacked(path)
-        if about.pop("version") != _VERSION:
-            raise ValueError(f"it has another version than {_VERSION}")
+        version = about.pop("version")
+        if version != _VERSION:
+            raise _FormatError(f"it has format {version!r}, but sketchfed {__version__} reads format {_VERSION}")
         self._check_like(start, tensors)
         replica = from_tensors(tensors, round=_count(about.pop("round")))
         own = group(tensors, "own")
@@ -94,24 +104,24 @@ class Checkpoints:
         parts = torch.split(tensors["updates"], sizes)
         self._saved = _pairs(tensors["saved"])
         seconds = float(about.pop("seconds"))
-        ledger = Ledger(
+        tally = Tally(
             **{key: _count(value) for key, value in about.items()},
             known=_pairs(tensors["known"]),
             updates=[part.numpy().tobytes() for part in parts] if sizes else [],
         )
         memories = {client: self._memory(client, made, len(replica.weights)) for client, made in self._saved.items()}
         state = State(replica=replica, own=own)
-        return Checkpoint(state=state, ledger=ledger, seconds=seconds, memories=memories)
+        return Checkpoint(state=state, tally=tally, seconds=seconds, memories=memories)
 
     def _check_like(self, start: State, tensors: Mapping[str, Tensor]) -> None:
-        """Refuse the checkpoint of another model or algorithm: what it holds must have the shapes of a state of this one."""
+        """Refuse the checkpoint of another model or algorithm. Its tensors must have the shapes of this run's state."""
         begun = _tensors(start)
-        later = {name: tensor for name, tensor in begun.items() if not tensor.numel()}  # learnt on the way, of any shape
+        later = {name: tensor for name, tensor in begun.items() if not tensor.numel()}  # set during training, with any shape
         parts = ("weights", "velocity", "prediction", "moments.", "own.")
         found = _described({name: later.get(name, tensor) for name, tensor in tensors.items()}, parts)
         wanted = _described(begun, parts)
         if found != wanted:
-            raise ValueError(f"it holds {found}, and a run of this model and algorithm {wanted}")
+            raise ValueError(f"it holds {found}, but a run of this model and algorithm holds {wanted}")
 
     def _memory(self, client: int, made: int, dim: int) -> Tensor:
         memory = _unpacked(self._memory_file(client, made))[0]["memory"]
@@ -120,7 +130,7 @@ class Checkpoints:
         return memory
 
     def _sweep(self) -> None:
-        """Delete memories that no checkpoint refers to: those of rounds that were lost in a crash."""
+        """Delete memories that no checkpoint refers to. They belong to rounds that were lost in a crash."""
         meant = {self._memory_file(client, made) for client, made in self._saved.items()}
         with storing(self._folder / MEMORIES):
             for file in (self._folder / MEMORIES).glob("*"):
@@ -151,16 +161,16 @@ def _unpacked(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     about = json.loads(metadata["sketchfed"])
     if _digest(tensors, about) != metadata["digest"]:
-        raise ValueError(f"what {path.name} holds is not what was written to it")
+        raise ValueError(f"the content of {path.name} is not what was written to it")
     return tensors, about
 
 
 def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
-    """Changes with every bit of what is kept; disks lose some, and safetensors does not look."""
+    """A digest that changes with every bit of the content. Disks lose bits, and safetensors does not check for that."""
     digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        if tensor.numel():  # an empty one may have strides that no view can have
+        if tensor.numel():  # an empty tensor may have strides that no view supports
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -171,5 +181,5 @@ def _pairs(tensor: Tensor) -> dict[int, int]:
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"it counts {value!r}")
+        raise ValueError(f"it holds the count {value!r}, which is not an integer of at least 0")
     return value

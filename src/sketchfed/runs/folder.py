@@ -1,10 +1,10 @@
-"""A run's folder: config.toml, metrics.jsonl, summary.json, privacy.jsonl, the checkpoint, and later the report."""
+"""The folder of a run: config.toml, identity.json, metrics.jsonl, summary.json, privacy.jsonl, checkpoint and report."""
 
 import fcntl
 import json
 import os
 import shutil
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from itertools import count, takewhile
 from pathlib import Path
 from typing import IO, Any
@@ -14,21 +14,17 @@ from sketchfed.errors import InputError, StorageError
 from sketchfed.privacy.accounting import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.runs.checkpoint import Checkpoints
+from sketchfed.runs.versions import SUMMARY, remedy
 from sketchfed.storage import replace_file, storing, sync_folder
 
-CONFIG, METRICS, SUMMARY, LOCK = "config.toml", "metrics.jsonl", "summary.json", ".lock"
+CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
 PRIVACY = "privacy.jsonl"
-KEYS = (
-    "round", "loss", "accuracy", "participants", "uplink_bytes", "downlink_bytes", "broadcast_bytes", "captured", "epsilon",
-    "seconds",
-)  # fmt: skip
-"""What a line of metrics tells."""
 _LATER = {"captured": None}
-"""What lines of older runs do not tell yet."""
+"""Values for keys that are missing from the metrics of older runs."""
 
 
 class RunFolder:
-    """Where a run is kept. Only one process at a time may hold it."""
+    """The folder in which a run is kept. Only one process at a time may hold it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +34,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> "RunFolder":
-        """A new folder for a run; one that holds a run already is not touched."""
+        """Create the folder for a new run. A folder that already holds a run is refused and not modified."""
         folder = cls(cls.free(path))
         with storing(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -48,32 +44,43 @@ class RunFolder:
 
     @staticmethod
     def free(path: Path) -> Path:
-        """The path, if it holds no run yet."""
+        """Return the path if it does not hold a run yet, else raise an error."""
         if (path / CONFIG).exists():
-            raise InputError(f"{path} holds a run already. Go on with it by --resume, or choose another name or --out.")
+            raise InputError(f"{path} already holds a run. Continue it with --resume, or choose another name or --out.")
         return path
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The folder of a run that was begun, to go on with it."""
+        """Open the folder of an existing run, to continue the run."""
         folder = cls(path)
         folder._take()
         return folder
 
     @staticmethod
     def config(path: Path) -> Config:
-        """The configuration of a run that was begun."""
+        """Read the configuration of an existing run."""
         if not (path / CONFIG).is_file():
             raise InputError(f"{path} holds no run: it has no {CONFIG}. Start one with: sketchfed run CONFIG.")
-        return load_config(path / CONFIG)
+        try:
+            return load_config(path / CONFIG)
+        except InputError as error:
+            advice = remedy(path, otherwise="")
+            if not advice:
+                raise
+            raise InputError(f"{error} {advice}") from error
+
+    @property
+    def begun(self) -> bool:
+        """Whether this is a run that can be resumed."""
+        return (self.path / CONFIG).exists()
 
     def keep(self, config: Config) -> None:
-        """Write the configuration, unless it is there: from now on this is a run that can be resumed."""
-        if not (self.path / CONFIG).exists():
+        """Write the configuration unless the file exists. From then on, the run can be resumed."""
+        if not self.begun:
             replace_file(self.path / CONFIG, config.to_toml().encode())
 
     def check_room(self, needed: int) -> None:
-        """Refuse to start on a disk where not even the checkpoints will fit."""
+        """Refuse to start on a disk that has no room for the checkpoints."""
         with storing(self.path):
             free = shutil.disk_usage(self.path).free
         if free < needed:
@@ -82,19 +89,22 @@ class RunFolder:
                 "Make room, or choose another folder with --out."
             )
 
-    def metrics(self, rounds: int) -> list[dict[str, Any]]:
-        """The lines of the first so many rounds; those after the last checkpoint are cut off, for they will come again."""
+    def metrics(self, rounds: int, keys: Collection[str]) -> list[dict[str, Any]]:
+        """Return the metrics of the first `rounds` rounds, and check that each line has exactly these `keys`.
+
+        Lines after the last checkpoint are deleted from the file, because those rounds will run again.
+        """
         path = self.path / METRICS
         try:
             lines = [_LATER | json.loads(text) for text in path.read_bytes().splitlines()[:rounds]] if path.exists() else []
             kept = b"".join(_line(line) for line in lines)
-            whole = [line["round"] for line in lines if line.keys() == set(KEYS)] == list(range(1, rounds + 1))
+            whole = [line["round"] for line in lines if line.keys() == set(keys)] == list(range(1, rounds + 1))
         except (OSError, ValueError, TypeError):
             whole = False
         if not whole:
+            advice = remedy(self.path, otherwise="It was changed or damaged; start the run anew in another folder.")
             raise StorageError(
-                f"{path} should tell of rounds 1 to {rounds}, as the checkpoint beside it does, but does not. It was changed "
-                "or damaged; start the run anew in another folder."
+                f"{path} should hold rounds 1 to {rounds}, like the checkpoint in the same folder, but does not. {advice}"
             )
         replace_file(path, kept)
         with storing(path):
@@ -102,23 +112,23 @@ class RunFolder:
         return lines
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add the line of a round."""
+        """Append the metrics of one round."""
         assert self._metrics is not None
         left = _line(line)
         with storing(self.path / METRICS):
-            while left:  # a disk that fills up takes a part, and complains the next time
+            while left:  # a disk that fills up writes a part first, and fails at the next call
                 left = left[self._metrics.write(left) :]
 
     def sync(self) -> None:
-        """Make sure that all lines so far are on the disk: before the checkpoint that counts on them."""
+        """Make sure that all lines are on disk. Call this before saving the checkpoint that relies on them."""
         assert self._metrics is not None
         with storing(self.path / METRICS):
             os.fsync(self._metrics.fileno())
 
     def privacy(self, claim: Claim, *, begun: bool) -> PrivacyLedger:
-        """The ledger of what the run has spent; one that has `begun` has it already.
+        """Return the ledger of the run's privacy costs. If the run has `begun`, its ledger must already exist.
 
-        It is never cut back to the checkpoint: what has left was seen.
+        The ledger is never cut back to the checkpoint, because what was sent after the checkpoint has been seen.
         """
         path = self.path / PRIVACY
         return PrivacyLedger.load(path, claim) if begun or path.exists() else PrivacyLedger(claim, path)
@@ -148,7 +158,7 @@ def _line(line: dict[str, Any]) -> bytes:
 
 
 def is_finished(path: Path) -> bool:
-    """Whether the run in a folder came to its end."""
+    """Whether the run in a folder is finished."""
     try:
         return json.loads((path / SUMMARY).read_bytes())["finished"] is True
     except (OSError, ValueError, KeyError, TypeError):
@@ -156,16 +166,16 @@ def is_finished(path: Path) -> bool:
 
 
 def free_path(parent: Path, name: str, taken: Container[Path] = ()) -> Path:
-    """A path below `parent` that holds no run yet and is not taken: the name, or the name with the next number."""
+    """A path below `parent` that holds no run and is not in `taken`: the name, or the name with the next free number."""
     return next(path for path in numbered(parent, name) if path not in taken and not (path / CONFIG).exists())
 
 
 def latest_path(parent: Path, name: str) -> Path:
-    """The path below `parent` of the last run of that name; the name itself if there is none."""
+    """The path below `parent` of the latest run with this name, or the name itself if there is none."""
     return [parent / name, *takewhile(lambda path: (path / CONFIG).exists(), numbered(parent, name))][-1]
 
 
 def numbered(parent: Path, name: str) -> Iterator[Path]:
-    """Paths to try for a name: the name, the name with 2, with 3, and so on."""
+    """Yield the paths to try for a name: `name`, `name-2`, `name-3`, and so on."""
     yield parent / name
     yield from (parent / f"{name}-{number}" for number in count(2))

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The result of a run."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from sketchfed.config import Config
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a run came to."""
+    """The result of a run."""
 
     config: Config
     label: str
@@ -19,10 +19,11 @@ class Run:
     dim: int
     clients: int
     metrics: list[dict[str, Any]] = field(repr=False)
-    """A line a round: round, loss, accuracy (None where it was not scored), participants, and since the start uplink_bytes,
-    downlink_bytes, broadcast_bytes (what a client that never misses a round receives), epsilon and seconds. `captured` is the
-    share of the gradient's energy that the round's packets carry, where the algorithm adapts to the gradients; it is measured
-    on the data without noise, for the operator of a simulation, not for publication."""
+    """One mapping per round. It holds `round`, `loss` and `accuracy` (None if the round was not scored), `participants`, and
+    totals since the start: `uplink_bytes`, `downlink_bytes`, `broadcast_bytes` (what a client that never misses a round
+    receives), `epsilon` and `seconds`. `captured` is the share of the gradient's energy that the round's packets carry, if the
+    algorithm adapts to the gradients. It is measured on the data without noise, for the operator of a simulation, not for
+    publication."""
     weights: Tensor = field(repr=False)
     module: nn.Module = field(repr=False)
     """The trained model."""
@@ -30,7 +31,7 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """That of the last round that was scored."""
+        """The accuracy of the last round that was scored."""
         return next((line["accuracy"] for line in reversed(self.metrics) if line["loss"] is not None), None)
 
     @property

@@ -1,5 +1,6 @@
-"""What is measured of a model between rounds: its score on held-out data, and what packets carry of its gradient."""
+"""Measures a model between rounds: its score on held-out data, and how much of its gradient the packets carry."""
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -8,42 +9,69 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from sketchfed.algorithms import Algorithm, Replica
+from sketchfed.algorithms import Algorithm, Replica, RoundContext
+from sketchfed.errors import NotLinearError, reason
 from sketchfed.runs import captured
+from sketchfed.runs.workload import Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Score, Trainer
-from sketchfed.workload import Workload
+from sketchfed.training.metrics import measured
+from sketchfed.vectors import flatten
 
+log = logging.getLogger("sketchfed")
 Result = TypeVar("Result")
 
 
 class Scorer:
-    """Measures in parallel, the same bits for any number of workers: chunks are computed alone and added up in order."""
+    """Measures in parallel. Results are bitwise equal for any number of workers, because chunks are added up in order."""
 
     def __init__(self, workload: Workload, trainer: Trainer, seed: PublicSeed, *, workers: int) -> None:
         self._workload, self._trainer, self._seed = workload, trainer, seed
         self._chunks = workload.test_chunks()
-        # Torch counts threads for each thread that calls it: what the main thread was told, these would not know.
+        if workload.metric is not None:  # refuse a metric that does not fit before training starts
+            first = self._chunks[0]
+            measured(workload.metric, trainer.outputs(flatten(workload.module), first.x), first.y)
+        # Torch keeps a thread count per calling thread, so the setting of the main thread does not apply to the pool.
         self._pool = ThreadPoolExecutor(
             1 if trainer.sequential else workers, "score", initializer=torch.set_num_threads, initargs=(1,)
         )
 
     def score(self, weights: Tensor) -> Score:
-        """Loss and accuracy on the held-out data."""
-        return self._workload.summarise(self._each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))
+        """The loss, accuracy and metric on the held-out data."""
+        score = self._workload.summarise(self._each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))
+        if self._workload.metric is None:
+            return score
+        outputs = self._each(lambda chunk: self._trainer.outputs(weights, chunk.x), self._chunks)
+        targets = [chunk.y for chunk in self._chunks]
+        return score._replace(metric=measured(self._workload.metric, torch.cat(outputs), torch.cat(targets)))
 
     def captured(self, algorithm: Algorithm, replica: Replica) -> float | None:
-        """The share of the training data's gradient that the packets of the round to come can carry."""
+        """The share of the training gradient that the next round's packets carry. None unless their code is orthonormal."""
+        context = RoundContext(round=replica.round, seed=self._seed, client=0, replica=replica)
+        try:
+            code = algorithm.code(self._trainer.dim, context)
+        except NotLinearError:
+            return None
+        if not code.orthonormal:
+            return None
         own = self._seed.child("captured")
-        parts = self._each(lambda chunk: captured.descent(self._trainer, replica.weights, chunk, own), self._sample)
-        return captured.share(algorithm, replica, parts, self._seed)
+
+        def descent(chunk: Examples) -> Tensor | None:
+            try:
+                return captured.descent(self._trainer, replica.weights, chunk, own)
+            except Exception as error:  # the model, loss or data of a client raised; its rounds report it
+                log.debug("examples are left out of the captured share: %s", reason(error))
+                return None
+
+        parts = [part for part in self._each(descent, self._sample) if part is not None]
+        return captured.captured_share(code, parts) if parts else None
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     @cached_property
     def _sample(self) -> list[Examples]:
-        return captured.sample(self._workload, self._seed.child("captured"))
+        return captured.training_sample(self._workload, self._seed.child("captured"))
 
     def _each(self, function: Callable[[Examples], Result], chunks: Sequence[Examples]) -> list[Result]:
         return list(self._pool.map(function, chunks))

@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, an optional extra."""
+"""Writes metrics for TensorBoard, an optional extra."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -7,7 +7,7 @@ from sketchfed.errors import InputError
 
 
 def writer() -> Any:
-    """The class that writes events, if it is installed."""
+    """Return the class that writes events, or raise an error if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -16,7 +16,7 @@ def writer() -> Any:
 
 
 class Board:
-    """Writes each round as events; rounds after `after` that an interrupted run left behind are overwritten."""
+    """Writes each round as events. Events of rounds beyond `after` that an interrupted run left behind are overwritten."""
 
     def __init__(self, folder: Path, *, after: int) -> None:
         self._writer = writer()(str(folder), purge_step=after + 1)

@@ -5,8 +5,9 @@ the consistency check of Bonawitz et al. 2017, "Practical secure aggregation for
 are pure functions over packets; `docs/secure.md` says what is protected and what is not.
 """
 
-from sketchfed.secure.client import Consented, Done, Joined, Masked, Shared, State, advertise, consent, mask, share, unmask
+from sketchfed.secure.client import Consented, Done, Joined, Masked, Shared, SumState, advertise, consent, mask, share, unmask
 from sketchfed.secure.keys import Identity
+from sketchfed.secure.masks import add_masks, word_for
 from sketchfed.secure.messages import STAGES, Stage
 from sketchfed.secure.planning import Neighbourhood, planned_neighbourhood, planned_terms
 from sketchfed.secure.server import SecureServer, SecureSum, run_stages
@@ -26,8 +27,9 @@ __all__ = [
     "SecureSum",
     "Shared",
     "Stage",
-    "State",
+    "SumState",
     "Terms",
+    "add_masks",
     "advertise",
     "consent",
     "mask",
@@ -36,4 +38,5 @@ __all__ = [
     "run_stages",
     "share",
     "unmask",
+    "word_for",
 ]

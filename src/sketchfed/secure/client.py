@@ -23,8 +23,8 @@ from sketchfed.secure.keys import (
     SIGNATURE,
     TAG,
     Advertised,
-    Agreement,
     Identity,
+    KeyAgreement,
     commitment,
     context,
     derived,
@@ -61,7 +61,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class SumState:
     """Where a client stands in a sum."""
 
     terms: Terms
@@ -69,7 +69,7 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joined(State):
+class Joined(SumState):
     """After `advertise`."""
 
     identity: Identity = field(repr=False)
@@ -80,7 +80,7 @@ class Joined(State):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared(State):
+class Shared(SumState):
     """After `share`."""
 
     identity: Identity = field(repr=False)
@@ -90,7 +90,7 @@ class Shared(State):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked(State):
+class Masked(SumState):
     """After `mask`."""
 
     identity: Identity = field(repr=False)
@@ -101,7 +101,7 @@ class Masked(State):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consented(State):
+class Consented(SumState):
     """After `consent`."""
 
     self_seed: bytes = field(repr=False)
@@ -112,11 +112,11 @@ class Consented(State):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done(State):
+class Done(SumState):
     """After `unmask`, or after a refusal: nothing secret is left, and nothing will be answered."""
 
 
-_S = TypeVar("_S", bound=State)
+_S = TypeVar("_S", bound=SumState)
 
 
 def advertise(
@@ -169,7 +169,7 @@ def share(state: Joined, request: Packet, directory: Mapping[int, bytes]) -> tup
         deal(secret, threshold=terms.threshold, points=points, seed=seed)
         for secret, seed in zip((state.mask_key, state.self_seed), seeds, strict=True)
     ]
-    sealing = Agreement(state.seal_key)
+    sealing = KeyAgreement(state.seal_key)
     peers, parts = {}, {}
     for peer, mask_share, seed_share in zip(keys, *dealt, strict=True):
         secret = sealing.with_(keys[peer].seal)
@@ -202,7 +202,7 @@ def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet
     for peer, box in sealed.items():
         plain = unseal(state.peers[peer].incoming, terms, peer, client, box)
         held[peer] = None if plain is None else Held(plain[:SHARE], plain[SHARE:])
-    masking = Agreement(state.mask_key)
+    masking = KeyAgreement(state.mask_key)
     pairs = {peer: pair_key(masking, state.peers[peer].mask, terms, client, peer) for peer in sealed}
     words = to_words(values, terms.bits)
     add_masks(
@@ -278,7 +278,7 @@ def unmask(state: Consented, request: Packet) -> tuple[Done, Packet]:
     return after, message(reply_kind("unmask"), terms, state.self_seed + laid_out(neighbours, shares))
 
 
-def pair_key(own: Agreement, other: bytes, terms: Terms, client: int, peer: int) -> bytes:
+def pair_key(own: KeyAgreement, other: bytes, terms: Terms, client: int, peer: int) -> bytes:
     """The key of the mask that two clients share, whichever of them derives it."""
     return derived(own.with_(other), context("mask", terms, min(client, peer), max(client, peer)))
 

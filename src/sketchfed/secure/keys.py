@@ -3,7 +3,7 @@
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import sha256
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from sketchfed.caches import cached
 from sketchfed.errors import InputError, SecureSumError
 from sketchfed.secure.terms import Terms
 from sketchfed.seeds import SecretSeed, secret_bytes
@@ -56,7 +57,7 @@ class Identity:
         return Identity, (self.private,)
 
 
-@lru_cache(maxsize=1 << 13)
+@cached(maxsize=1 << 13)
 def is_signed(message: bytes, signature: bytes, public: bytes) -> bool:
     """Whether this identity signed this message. Remembered: many clients of one process check the same signatures."""
     try:
@@ -71,7 +72,7 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-class Agreement:
+class KeyAgreement:
     """One client's private X25519 key, at work with many public ones."""
 
     def __init__(self, private: bytes) -> None:

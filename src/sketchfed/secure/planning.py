@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
+from sketchfed.caches import cached
 from sketchfed.errors import InputError
 from sketchfed.secure.graph import check_degree
 from sketchfed.secure.terms import Terms
@@ -63,7 +63,7 @@ def planned_terms(
     )
 
 
-@lru_cache(maxsize=256)
+@cached(maxsize=256)
 def planned_neighbourhood(
     count: int,
     *,

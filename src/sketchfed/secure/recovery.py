@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from sketchfed.errors import SecureSumError
 from sketchfed.secure.client import COMMITTED, SEALED, pair_key, self_key
-from sketchfed.secure.keys import Agreement, commitment, public_key
+from sketchfed.secure.keys import KeyAgreement, commitment, public_key
 from sketchfed.secure.masks import Words, add_masks
 from sketchfed.secure.shamir import combine
 from sketchfed.secure.terms import Terms
@@ -81,7 +81,7 @@ class Recovery:
         added: list[bytes] = []
         subtracted = [self_key(seed, self._terms, client) for client, seed in seeds.items()]
         for gone, private in left.items():
-            agreement = Agreement(private)
+            agreement = KeyAgreement(private)
             for client in self._terms.neighbours_of(gone):
                 if client in public:
                     key = pair_key(agreement, public[client], self._terms, client, gone)

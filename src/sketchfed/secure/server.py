@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sketchfed.errors import SecureSumError, SketchfedError, WireError
 from sketchfed.secure.client import COMMITTED, SEALED, consent_text
-from sketchfed.secure.keys import KEY, SIGNATURE, Advertised, Agreement, commitment, is_signed
+from sketchfed.secure.keys import KEY, SIGNATURE, Advertised, KeyAgreement, commitment, is_signed
 from sketchfed.secure.masks import from_words, to_words, word_for
 from sketchfed.secure.messages import (
     STAGES,
@@ -30,7 +30,7 @@ from sketchfed.wire import Packet, bits_named, pack, unpack
 _T = TypeVar("_T")
 _NOBODY: Mapping[int, str] = MappingProxyType({})
 _NOTHING: Mapping[int, bytes] = MappingProxyType({})
-_PROBE = Agreement(bytes(range(KEY)))  # no secret: it only finds keys of small order
+_PROBE = KeyAgreement(bytes(range(KEY)))  # no secret: it only finds keys of small order
 
 
 class SecureSum(NamedTuple):

@@ -6,15 +6,15 @@ import msgspec
 from torch import Tensor
 
 from sketchfed.errors import InputError, SecureSumError
-from sketchfed.secure.client import Consented, Done, Joined, Masked, Shared, State, advertise, consent, mask, share, unmask
+from sketchfed.secure.client import Consented, Done, Joined, Masked, Shared, SumState, advertise, consent, mask, share, unmask
 from sketchfed.secure.keys import Identity
 from sketchfed.secure.messages import Stage, request_kind
 from sketchfed.secure.terms import Terms
 from sketchfed.seeds import SecretSeed
 from sketchfed.wire import Packet
 
-_NEXT: dict[type[State], Stage] = {Joined: "shares", Shared: "masked", Masked: "consent", Consented: "unmask"}
-_KINDS: dict[str, type[State]] = {kind.__name__: kind for kind in (Joined, Shared, Masked, Consented, Done)}
+_NEXT: dict[type[SumState], Stage] = {Joined: "shares", Shared: "masked", Masked: "consent", Consented: "unmask"}
+_KINDS: dict[str, type[SumState]] = {kind.__name__: kind for kind in (Joined, Shared, Masked, Consented, Done)}
 
 
 class _Kept(msgspec.Struct, forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class SecureClient:
     does not get to try another. A request that cannot be read (`WireError`) changes nothing.
     """
 
-    def __init__(self, state: State, directory: Mapping[int, bytes]) -> None:
+    def __init__(self, state: SumState, directory: Mapping[int, bytes]) -> None:
         self.state = state
         self._directory = {peer: directory[peer] for peer in state.terms.neighbours_of(state.client) if peer in directory}
 
@@ -80,7 +80,7 @@ class SecureClient:
             raise
         return reply
 
-    def _answered(self, request: Packet, values: Tensor | None) -> tuple[State, Packet]:
+    def _answered(self, request: Packet, values: Tensor | None) -> tuple[SumState, Packet]:
         if self.stage is None or request.kind != request_kind(self.stage):
             expected = f"expects '{request_kind(self.stage)}'" if self.stage else "has finished"
             raise SecureSumError(f"client {self.state.client} {expected}, '{request.kind}' came. It answers each stage once.")

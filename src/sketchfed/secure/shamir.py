@@ -5,11 +5,11 @@ of a long by a short number and one reduction at the end. 66 of 101 shares are d
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from math import prod
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
+from sketchfed.caches import cached
 from sketchfed.errors import InputError
 
 PRIME = 2**256 - 189
@@ -52,7 +52,7 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     return (sum(weight * value for weight, value in zip(weights, values, strict=True)) % PRIME).to_bytes(SHARE, "little")
 
 
-@lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _weights(points: tuple[int, ...]) -> list[int]:
     """Lagrange's weights at 0: Π m/(m − point) over the other points m."""
     return [

@@ -3,12 +3,13 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, pairwise
 
 import torch
 
+from sketchfed.caches import cached
 from sketchfed.errors import InputError, SecureSumError, WireError
 from sketchfed.secure.graph import check_degree, ring_neighbours, ring_order
 from sketchfed.wire import Bits, Packet, expect_kind, pack, tensor_named
@@ -134,7 +135,7 @@ class Terms:
         return {client: place for place, client in enumerate(self._ring)}
 
 
-@lru_cache(maxsize=4)
+@cached(maxsize=4)
 def _read(fixed: bytes, packed: bytes, count: int, bits: int) -> Terms:
     """Cached, because clients of one process read the same terms and draw the same graph from them."""
     gaps = Bits.from_packed(packed, shape=(count,), bits=bits).values.tolist()

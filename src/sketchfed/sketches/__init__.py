@@ -5,7 +5,8 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.errors import InputError
+from sketchfed.parts import Registry
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches.ams import Ams
 from sketchfed.sketches.balanced import Balanced
@@ -18,19 +19,20 @@ from sketchfed.sketches.srht import Srht
 
 __all__ = ["SKETCHES", "Sketch", "dense", "make_sketch"]
 
-SKETCHES: dict[str, type[Sketch]] = {
-    family.name: family for family in (Gaussian, Srht, Ams, Count, Balanced, Sparse, SparseBlocks, Sampling)
-}
+SKETCHES: Registry[type[Sketch]] = Registry(
+    "sketch",
+    {family.name: family for family in (Gaussian, Srht, Ams, Count, Balanced, Sparse, SparseBlocks, Sampling)},
+    group="sketchfed.sketches",
+    base=Sketch,
+)
 
 
 def make_sketch(name: str, *, dim: int, size: int, seed: PublicSeed, **options: object) -> Sketch:
-    """The sketch of a family by its name.
+    """The sketch of a family by its name, or by the `package.module:Class` of your own.
 
     >>> make_sketch("count", dim=1000, size=10, seed=PublicSeed(7)).alpha
     300.0
     """
-    if not isinstance(name, str) or name not in SKETCHES:
-        raise UnknownNameError("sketch", name, SKETCHES)
     family = SKETCHES[name]
     known = [field.name for field in fields(family) if field.name not in ("dim", "size", "seed")]
     for option in options:

@@ -1,13 +1,13 @@
 """What all images have in common: asked for in a round of its own, and damped from then on."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sketchfed.caches import cached
 from sketchfed.kernels import small
 from sketchfed.subspaces.frame import Frame
 
@@ -60,7 +60,7 @@ def damped(frame: Frame, centre: Tensor) -> Frame:
     return _damped(frame, centre.numpy().tobytes())
 
 
-@lru_cache(maxsize=4)
+@cached(maxsize=4)
 def _damped(frame: Frame, centre: bytes) -> Frame:
     """All clients of a round use one object."""
     unit = torch.frombuffer(bytearray(centre), dtype=torch.float32).double().numpy()[None]

@@ -1,11 +1,11 @@
 """Smooth images: the cosines of lowest frequency in two dimensions, the same to the bit on every machine."""
 
 from decimal import Decimal, localcontext
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from sketchfed.caches import cached
 from sketchfed.errors import InputError
 from sketchfed.kernels.small import Small
 
@@ -13,7 +13,7 @@ _PI = Decimal("3.14159265358979323846264338327950288419716939937511")
 _DIGITS = 40  # rounded to float64 once
 
 
-@lru_cache(maxsize=8)
+@cached(maxsize=8)
 def smooth_images(height: int, width: int, *, channels: int, frequencies: int) -> npt.NDArray[np.float32]:
     """The orthonormal cosines of the lowest frequencies of each channel, `(channels·frequencies, channels·height·width)`.
 
@@ -36,7 +36,7 @@ def smooth_images(height: int, width: int, *, channels: int, frequencies: int) -
     return flat
 
 
-@lru_cache(maxsize=8)
+@cached(maxsize=8)
 def cosines(length: int) -> Small:
     """The orthonormal DCT-II, `(frequency, place)`: cos(π·frequency·(2·place + 1)/(2·length)), correctly rounded."""
     with localcontext() as context:

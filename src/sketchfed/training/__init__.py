@@ -3,25 +3,31 @@
 from torch import nn
 
 from sketchfed.training.autograd import AutogradTrainer
-from sketchfed.training.base import Examples, LocalWork, Score, Trainer
+from sketchfed.training.base import Examples, LiveExamples, LocalWork, Score, Trainer
 from sketchfed.training.losses import LOSSES, Loss, loss_named
+from sketchfed.training.metrics import METRICS, Metric
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
+from sketchfed.training.threads import one_thread
 
 __all__ = [
     "LOSSES",
+    "METRICS",
     "AutogradTrainer",
     "Examples",
+    "LiveExamples",
     "LocalWork",
     "Loss",
+    "Metric",
     "PerceptronTrainer",
     "Score",
     "Trainer",
     "make_trainer",
+    "one_thread",
 ]
 
 
 def make_trainer(module: nn.Module, loss: str | Loss) -> Trainer:
-    """The fastest trainer that does a module's arithmetic: a hand-written one for dense layers, else autograd."""
+    """Return the fastest trainer for a module: a hand-written one for dense layers, and autograd for everything else."""
     function = loss_named(loss)
     if loss in ("cross_entropy", "squares") and dense_layers(module) is not None:
         return PerceptronTrainer(module, function)

@@ -1,4 +1,4 @@
-"""Training of any `torch.nn.Module`, by autograd on parameters that are views of one flat vector."""
+"""Training of any `torch.nn.Module` with autograd. The parameters are views of one flat vector."""
 
 import threading
 from copy import deepcopy
@@ -12,6 +12,7 @@ from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import CHUNK, Examples, LocalWork, batches, explained, scored
 from sketchfed.training.blind import Latest, client_form
+from sketchfed.training.fit import fitting_loss
 from sketchfed.training.losses import Loss
 from sketchfed.vectors import Layout, adopt, flatten, trainable
 
@@ -23,13 +24,14 @@ class _Copy(NamedTuple):
 
 
 class AutogradTrainer:
-    """Each thread works on a copy of the module whose parameters and gradients lie in two flat vectors.
+    """Trains any module with autograd. Each thread has a copy of the module with flat vectors for parameters and gradients.
 
-    Modules whose forward pass draws from torch's global generator (dropout) are trained one client after the other, seeded
-    for each, so that results do not depend on the number of workers. Buffers that training changes (the running
-    statistics of batch normalisation) are refused: they are not part of the update that is averaged.
+    If the forward pass draws from torch's global generator (dropout), clients are trained one after the other, with a new seed
+    for each client. The results then do not depend on the number of workers. A module is refused if training changes its
+    buffers (the running statistics of batch normalisation), because buffers are not part of the averaged update.
 
-    With a `form` the module is the client form of a model: a step of −rate·Γ in what is said moves what is seen by RRᵀ of that.
+    With a `form`, the module is the client form of a model. A step that changes the update to send by −rate·Γ moves the weights
+    that the client sees by −rate·RRᵀΓ.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, form: ModelSketch | None = None) -> None:
@@ -40,20 +42,20 @@ class AutogradTrainer:
         self._sketched: Latest[AutogradTrainer] = Latest()
 
     def check(self, examples: Examples) -> None:
-        """Try a forward and backward pass, and learn what the module does beside computing."""
+        """Try a forward and a backward pass, and detect whether the module draws random numbers or changes buffers."""
         copy = self._copy()
         buffers = {name: buffer.clone() for name, buffer in copy.module.named_buffers()}
         copy.module.train()
         with torch.random.fork_rng(devices=[]):
             before = torch.get_rng_state()
             with explained(examples):
-                self._loss(copy.module(examples.x), examples.y).backward()  # type: ignore[no-untyped-call]
+                fitting_loss(self._loss, copy.module(examples.x), examples.y).backward()  # type: ignore[no-untyped-call]
             self.sequential = not torch.equal(before, torch.get_rng_state())
         changed = [name for name, buffer in copy.module.named_buffers() if not torch.equal(buffer, buffers[name])]
         if changed:
             raise InputError(
                 f"training changes the buffer '{changed[0]}', which no update carries, so clients would drift apart. Use "
-                "GroupNorm or LayerNorm, or BatchNorm2d(..., track_running_stats=False)."
+                "nn.GroupNorm or nn.LayerNorm, which keep no statistics and also work on a batch of one example."
             )
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
@@ -93,11 +95,11 @@ class AutogradTrainer:
         return trainer
 
     def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
-        """By `torch.func`: the module must compute each example by itself and draw nothing."""
+        """Uses `torch.func`. The module must treat each example separately and must not draw random numbers."""
         if self.sequential:
             raise InputError(
-                "the model draws random numbers (dropout?), so the gradient of one example is not defined by that example. "
-                "Take it out for privacy at example level, or protect whole clients: privacy.unit = 'client'."
+                "the model draws random numbers (dropout?), so the gradient of an example depends on more than the example. "
+                "Remove such layers for privacy at example level, or protect whole clients: privacy.unit = 'client'."
             )
         copy = self._copy()
         copy.module.train()
@@ -114,8 +116,8 @@ class AutogradTrainer:
             return each(weights, examples.x, examples.y).detach()  # type: ignore[no-any-return]
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"this model gives no gradient for a single example: {error}. Privacy at example level needs one; layers that "
-                "mix examples (BatchNorm) cannot have it. Use GroupNorm, or privacy.unit = 'client'."
+                f"this model gives no gradient for a single example: {error}. Privacy at example level needs such gradients, "
+                "but layers that mix examples (BatchNorm) do not have them. Use GroupNorm, or privacy.unit = 'client'."
             ) from error
 
     def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:

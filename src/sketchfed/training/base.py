@@ -1,6 +1,6 @@
-"""What every trainer shares: the local work to do, the order of batches, and how a model is scored."""
+"""The common part of all trainers: the local work, the order of batches and the scoring of a model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -15,30 +15,52 @@ from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 
 CHUNK = 16
-"""Examples whose gradients are held at a time, where each has one of its own."""
+"""The number of per-example gradients that are in memory at a time."""
 
 
 class Examples(NamedTuple):
-    """Prepared inputs `(n, *shape)` in float32 and their targets."""
+    """Prepared float32 inputs `(n, *shape)` and their targets."""
 
     x: Tensor
     y: Tensor
 
 
+class LiveExamples(Examples):
+    """Examples with random transforms, which change each time they are read. `x` and `y` are the result of one reading.
+
+    `read(rows, seed)` reads some of them again, with transforms that draw from the seed.
+    """
+
+    read: Callable[[Tensor, PublicSeed], Examples]
+
+    def __new__(cls, x: Tensor, y: Tensor, read: Callable[[Tensor, PublicSeed], Examples]) -> "LiveExamples":
+        made = super().__new__(cls, x, y)
+        made.read = read
+        return made
+
+
+def taken(examples: Examples, rows: Tensor, seed: PublicSeed) -> Examples:
+    """Select some of the examples. Random transforms draw from the seed."""
+    if isinstance(examples, LiveExamples):
+        return examples.read(rows, seed)
+    return Examples(examples.x[rows], examples.y[rows])
+
+
 class Score(NamedTuple):
-    """Mean loss and accuracy (None for regression) over a data set."""
+    """The mean loss, the accuracy (None for regression) and the requested metric (None without one) on a data set."""
 
     loss: float
     accuracy: float | None
+    metric: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalWork:
-    """What a client does in a round: `steps` gradient steps, or `epochs` passes over its data if `steps` is None.
+    """The work of a client in one round: `steps` gradient steps, or `epochs` passes over its data if `steps` is None.
 
-    `batch` None takes all examples in each step (local GD), a number draws batches without replacement, pass after pass
-    (local SGD). Momentum starts anew each round: v ← momentum·v + g, w ← w − rate·v. `decay` adds decay·w to g, the
-    gradient of (decay/2)‖w‖².
+    With `batch` None, each step uses all examples (local GD). Otherwise each pass over the data draws batches of this size
+    without replacement (local SGD). Momentum starts from zero each round: v ← momentum·v + g, w ← w − rate·v. `decay` adds
+    decay·w, the gradient of (decay/2)‖w‖², to g.
     """
 
     rate: float
@@ -49,11 +71,11 @@ class LocalWork:
     decay: float = 0.0
 
     def count(self, examples: int) -> int:
-        """How many steps this is for so many examples."""
+        """The number of steps for this many examples."""
         return self.steps if self.steps is not None else self.epochs * -(-examples // (self.batch or examples))
 
     def order(self, examples: int, seed: PublicSeed) -> tuple[Tensor, list[tuple[int, int]]]:
-        """Indices of examples in the order of use, and the slices of it that are batches."""
+        """Return the indices of the examples in the order of use, and the slices of this order that form the batches."""
         batch = min(self.batch or examples, examples)
         if batch == examples:
             return torch.arange(examples), [(0, examples)] * self.count(examples)
@@ -66,53 +88,62 @@ class LocalWork:
 
 
 class Trainer(Protocol):
-    """A model's arithmetic on flat weights. Calls from several threads at a time do not disturb each other."""
+    """Computes training steps, gradients and outputs of a model with flat weights. Trainers are thread-safe."""
 
     dim: int
     sequential: bool
-    """Whether clients must be trained one after the other: so it is where the model draws from torch's global generator."""
+    """Whether clients must be trained one after the other, because the model draws from torch's global generator."""
 
     def check(self, examples: Examples) -> None:
         """Raise `InputError` unless the model can be trained on examples like these."""
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        """The weights and, added to them, the change that the local work asks for; those given are left alone."""
+        """Return new weights after the local work. The input is not modified."""
 
     def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
-        """The gradient of each example's own loss, `(n, dim)`; in the memory of `out`, of n rows or more, if that helps."""
+        """Return the gradient of each example's own loss, `(n, dim)`.
+
+        A trainer may write the result into `out`, which must have at least n rows.
+        """
 
     def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
-        """The sum of the examples' gradients, each scaled to a norm of at most `clip`, `(dim,)`."""
+        """Return the sum `(dim,)` of the examples' gradients, each scaled down to a norm of at most `clip`."""
 
     def sketched(self, form: ModelSketch) -> "Trainer":
-        """The trainer of the model's client form: its weights are sketches, and `train` adds to them what is to be said."""
+        """Return the trainer of the model's client form. `train` returns the sketched weights plus the update to send."""
 
     def gram(self, step: Tensor) -> Tensor:
-        """How these weights move when the server's move by such a step: as much, unless a sketch lies between them."""
+        """How these weights move when the server takes a step: by the step itself, or by RRᵀ times it in a client form."""
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
-        """The model's outputs for prepared inputs, in evaluation mode."""
+        """Return the model's outputs for prepared inputs in evaluation mode."""
 
     def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
-        """Sum of losses and number of right answers (0 for regression) of a chunk of examples."""
+        """Return the sum of losses and the number of correct answers (0 for regression) on a chunk of examples."""
 
 
 @contextmanager
 def explained(examples: Examples) -> Iterator[None]:
-    """Where a module does not fit its data, say so in place of what torch says."""
+    """Replace torch's errors by a clear message if a model does not fit its data."""
     try:
         yield
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except InputError:
+        raise
+    except Exception as error:
         raise InputError(
-            f"the model cannot be trained on examples of shape {tuple(examples.x.shape[1:])}: {error}. Check the model's "
-            "input shape, its number of outputs and the loss."
+            f"the model cannot be trained on examples of shape {tuple(examples.x.shape[1:])}: {type(error).__name__}: {error}. "
+            "Check the model's input shape, its number of outputs and the loss."
         ) from error
 
 
 def batches(examples: Examples, work: LocalWork, seed: PublicSeed) -> Iterator[Examples]:
-    """The batches of a round's local work, each a view into one gathered copy."""
+    """Yield the batches of a round's local work: views into one copy, or examples read again if transforms are random."""
     order, slices = work.order(len(examples.x), seed)
-    order = order[: slices[-1][1]] if slices else order  # one step takes one batch, not a whole pass
+    if isinstance(examples, LiveExamples):
+        for step, (start, stop) in enumerate(slices):
+            yield examples.read(order[start:stop], seed.child("transforms", step))
+        return
+    order = order[: slices[-1][1]] if slices else order  # gather only the batches that are used, not whole passes
     in_order = len(order) == len(examples.x) and slices[:1] == [(0, len(order))]
     x, y = (examples.x, examples.y) if in_order else (examples.x[order], examples.y[order])
     for start, stop in slices:

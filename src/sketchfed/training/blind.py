@@ -1,4 +1,4 @@
-"""What clients train who see only sketches of a model: its client form, made once a round."""
+"""The client form of a model, for clients that see only sketches of the weights. It is made once per round."""
 
 import threading
 from collections.abc import Callable
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 def client_form(module: nn.Module, form: ModelSketch) -> nn.Module:
-    """A copy of a module in which sketched layers hold W̃ in place of W, and what is withheld has its public values."""
-    forms: dict[int, Any] = {}  # a copy takes these for the layers that have these ids
+    """Copy a module. In the copy, sketched layers hold W̃ instead of W, and withheld parameters have their public values."""
+    forms: dict[int, Any] = {}  # deepcopy replaces the layers with these ids
     for weight, sketch in form.layers:
         layer = module.get_submodule(weight.rpartition(".")[0])
         assert isinstance(layer, nn.Linear | nn.Conv2d)
@@ -31,7 +31,7 @@ def client_form(module: nn.Module, form: ModelSketch) -> nn.Module:
 
 
 class Latest(Generic[T]):
-    """What was made last, for as long as it is asked for by an equal key; threads that ask at once share one."""
+    """A cache that keeps only the last object, and makes a new one when the key changes. Threads share the object."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,21 +1,22 @@
-"""Rounds that ask for the mean input in place of a gradient."""
+"""Rounds that estimate the mean input instead of a gradient."""
 
 import torch
 from torch import Tensor
 
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
-from sketchfed.training.base import Examples, LocalWork, Trainer
+from sketchfed.training.base import Examples, LiveExamples, LocalWork, Trainer
 
 LENGTH = 2.0**10
-"""Inputs are made so much longer: than any clip norm, which then leaves directions, and the noise does not depend on units."""
+"""Inputs are multiplied by this, so that they exceed any clip norm. Clipping then keeps only their directions, and the noise
+does not depend on the units of the inputs."""
 
 
 class InputTrainer:
-    """A trainer that takes minus an example's input for its gradient, so that a step of local work adds the mean input.
+    """A trainer whose gradient for an example is minus the example's input, so that a local step adds the mean input.
 
-    It is the gradient of −⟨w, x⟩ for `inputs` of the weights, those from `start` on; all others have none. Clipping, noise,
-    secure sums and accounting see a gradient like any other.
+    This is the gradient of −⟨w, x⟩, where w are the `inputs` weights from `start` on. All other weights have gradient zero.
+    Clipping, noise, secure sums and accounting treat it like any other gradient.
     """
 
     def __init__(self, trainer: Trainer, *, start: int, inputs: int) -> None:
@@ -27,14 +28,16 @@ class InputTrainer:
     def check(self, examples: Examples) -> None:
         if examples.x[:1].numel() not in (0, self.inputs):
             raise InputError(
-                f"the first matrix of the model takes {self.inputs:,} numbers, and an example has {examples.x[0].numel():,}: "
-                "what goes into that matrix are no images. Remove subspace.centre and subspace.image."
+                f"the first matrix of the model takes {self.inputs:,} numbers, but an example has {examples.x[0].numel():,}: "
+                "the inputs of that matrix are not images. Remove subspace.centre and subspace.image."
             )
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        """One step over all examples, whatever the local work is: their mean does not depend on the weights."""
+        """Take one step over all examples, whatever `work` says: their mean does not depend on the weights."""
         self.check(examples)
         trained = weights.clone()
+        if isinstance(examples, LiveExamples):
+            examples = examples.read(torch.arange(len(examples.x)), seed.child("transforms"))
         mean = examples.x.flatten(1).sum(0) / max(1, len(examples.x))
         trained[self._place].add_(mean, alpha=work.rate * LENGTH)
         return trained

@@ -1,4 +1,4 @@
-"""Losses by name: the mean over a batch."""
+"""Losses by name. A loss is a mean over a batch."""
 
 from collections.abc import Callable
 
@@ -6,23 +6,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sketchfed.errors import UnknownNameError
+from sketchfed.parts import Registry
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Outputs and targets of a batch to the mean loss, a scalar."""
+"""A function from the outputs and targets of a batch to the mean loss, a scalar."""
 
 
 def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
-    """½‖output − target‖², averaged over the batch: its gradient is the residual."""
+    """½‖output − target‖², averaged over the batch. The gradient of each example's loss is the residual."""
     return 0.5 * torch.sum((outputs - targets) ** 2) / outputs.shape[0]
 
 
-LOSSES: dict[str, Loss] = {"cross_entropy": functional.cross_entropy, "squares": _squares}
+LOSSES: Registry[Loss] = Registry(
+    "loss", {"cross_entropy": functional.cross_entropy, "squares": _squares}, group="sketchfed.losses"
+)
 
 
 def loss_named(loss: str | Loss) -> Loss:
-    if callable(loss):
-        return loss
-    if loss not in LOSSES:
-        raise UnknownNameError("loss", loss, LOSSES)
-    return LOSSES[loss]
+    return loss if callable(loss) else LOSSES[loss]

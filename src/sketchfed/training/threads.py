@@ -1,4 +1,4 @@
-"""How many threads torch uses."""
+"""The number of threads that torch uses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch with one thread an operation: sums come out the same on any machine, and parallel workers do not fight."""
+    """Run torch with one thread. Sums are then the same on every machine, and parallel workers do not compete for cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,0 +1,77 @@
+"""sketchfed as its users run it: a configuration, clients in threads, every message packed to bytes."""
+
+import time
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from sketchfed.data import DataSet
+from sketchfed.runs import Workload, run
+from sketchfed.training import Examples, PerceptronTrainer
+from sketchfed_lab.benchmarks.peers.memory import forget_peak
+from sketchfed_lab.benchmarks.peers.work import WIDTHS, Work, pixels
+
+
+def images(*, rows: int) -> DataSet:
+    """So many of the images, stored and prepared as the data set 'mnist' does it. They are not scored, so few are held out."""
+    x, y = pixels()
+    return DataSet(
+        name="images",
+        x_train=x[:rows],
+        y_train=y[:rows],
+        x_test=x[:10],
+        y_test=y[:10],
+        outputs=WIDTHS[-1],
+        shape=x.shape[1:],
+        prepare=lambda stored: stored.float() / 255,
+    )
+
+
+def measure(work: Work, *, cores: int, sketched: bool) -> list[float]:
+    """Seconds of each round, with updates sketched to a tenth or as they are."""
+    finished: list[float] = []
+
+    def note(line: dict[str, Any]) -> None:
+        if line["participants"] != work.participants:
+            raise RuntimeError(f"only {line['participants']} of {work.participants} clients returned an update")
+        if not finished:
+            forget_peak()  # what loading took is over
+        finished.append(time.perf_counter())
+
+    rounds = 1 + work.warmup + work.rounds
+    config = {
+        "data": {
+            "name": "sketchfed_lab.benchmarks.peers.ours:images",
+            "rows": work.clients * work.examples,
+            "clients": work.clients,
+        },
+        "model": {"name": "mlp", "hidden": list(WIDTHS[1:-1])},
+        "algorithm": {
+            "name": "fedavg",
+            "rounds": rounds,
+            "participation": work.participants / work.clients,
+            "batch": work.batch,
+            "local_rate": work.rate,
+        },
+        "codec": {"name": "sketched" if sketched else "dense"},
+        "engine": {"workers": cores, "evaluate_every": rounds},
+    }
+    with nullcontext() if work.train else _untrained():
+        run(config, on_round=note)
+    return [end - start for start, end in pairwise(finished)][work.warmup :]
+
+
+def _untrained() -> AbstractContextManager[object]:
+    """Clients whose local training is a copy of the weights, and whose data is not even loaded."""
+
+    def train(_: PerceptronTrainer, weights: Tensor, *others: object) -> Tensor:
+        return weights.clone()  # the caller changes what it gets
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(PerceptronTrainer, "train", train))
+    stack.enter_context(patch.object(Workload, "examples", lambda *_: Examples(torch.zeros(1, 1), torch.zeros(1))))
+    return stack

@@ -1,0 +1,157 @@
+"""Sketches and rounds of this version against those of another checkout, so that a change shows what it costs.
+
+Set SKETCHFED_BEFORE to the folder `src` of the other checkout:
+
+    git worktree add ../before v0.1.0
+    SKETCHFED_BEFORE=../before/src sketchfed bench versions
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import sketchfed
+from sketchfed.errors import InputError
+from sketchfed_lab.benchmarks import harness
+from sketchfed_lab.benchmarks.harness import Measurement
+
+VARIABLE = "SKETCHFED_BEFORE"
+SLOWER = 1.05
+CELLS = Path(__file__).with_name("version_cells.py")
+BEFORE, NOW, CONTROL = "before", "now", "now, again"
+"""The control is this version once more: how far its ratio is from 1 says how far chance takes the others."""
+
+Times = dict[str, float]
+"""CPU seconds by cell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long to look.
+
+    In each pass every side has a new process, and the processes take turns: one works while the others wait. The least time of
+    all turns counts.
+    """
+
+    passes: int
+    turn: float
+    turns: int
+    rounds: int
+
+
+FULL = Plan(passes=6, turn=0.03, turns=15, rounds=15)
+QUICK = Plan(passes=1, turn=0.001, turns=1, rounds=1)
+
+
+def main(*, folder: Path, quick: bool = False) -> None:
+    """Time both versions, print a table, and append to `versions.jsonl` in the folder."""
+    plan, console = QUICK if quick else FULL, Console()
+    sources = {BEFORE: other_source(), NOW: own_source(), CONTROL: own_source()}
+    best: dict[str, Times] = {side: defaultdict(lambda: math.inf) for side in sources}
+    with harness.progress(console) as bar:
+        task = bar.add_task("versions", total=plan.passes)
+        bar.refresh()
+        for number in range(plan.passes):
+            # Sides change places from pass to pass, so that none always comes first.
+            order = list(sources)[number % len(sources) :] + list(sources)[: number % len(sources)]
+            for side, cell, seconds in raced({side: sources[side] for side in order}, plan):
+                best[side][cell] = min(seconds, best[side][cell])
+            bar.update(task, advance=1, refresh=True)
+    measured = measurements(best)
+    harness.append_jsonl(folder / "versions.jsonl", measured)
+    console.print(table(measured))
+    targets = [m.met for m in measured if m.met is not None]
+    console.print(f"{sum(targets)} of {len(targets)} targets met · one core of {harness.machine()['cpu']}, CPU time · {folder}")
+
+
+def own_source() -> Path:
+    return Path(sketchfed.__file__).parents[1]
+
+
+def other_source() -> Path:
+    """The source of the other version, which SKETCHFED_BEFORE names."""
+    named = os.environ.get(VARIABLE)
+    if not named:
+        raise InputError(f"there is no other version to compare with. Set {VARIABLE} to the folder src of another checkout.")
+    source = Path(named).resolve()
+    if not (source / "sketchfed" / "__init__.py").exists():
+        raise InputError(f"{VARIABLE} = {named} holds no package sketchfed. Set it to the folder src of another checkout.")
+    return source
+
+
+def raced(sources: Mapping[str, Path], plan: Plan) -> Iterator[tuple[str, str, float]]:
+    """Let all sides work in turns, until one of them has no cell left: side, cell and CPU seconds of each turn."""
+    with ExitStack() as stack:
+        sides = {side: stack.enter_context(_working(source, plan)) for side, source in sources.items()}
+        while True:
+            for side, process in sides.items():
+                try:
+                    process.stdin.write("\n")  # type: ignore[union-attr]
+                    process.stdin.flush()  # type: ignore[union-attr]
+                    answer = process.stdout.readline()  # type: ignore[union-attr]
+                except BrokenPipeError:
+                    answer = ""
+                if not answer:
+                    if process.wait(60):
+                        raise InputError(_refusal(sources[side], process))
+                    return
+                cell, seconds = json.loads(answer)
+                yield side, cell, seconds
+
+
+@contextmanager
+def _working(source: Path, plan: Plan) -> Iterator["subprocess.Popen[str]"]:
+    """A new process that finds sketchfed in `source`."""
+    environment = os.environ | {"PYTHONPATH": str(source), "OPENBLAS_NUM_THREADS": "1"}
+    order = [sys.executable, str(CELLS), json.dumps(asdict(plan))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(order, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _refusal(source: Path, process: "subprocess.Popen[str]") -> str:
+    said = (process.stderr.read() if process.stderr else "").strip().splitlines() or ["it said nothing"]
+    return f"the version in {source} cannot run the cells: {said[-1]} Compare with a version that can."
+
+
+def measurements(best: Mapping[str, Times]) -> list[Measurement]:
+    """A ratio to `before` for each cell that both versions have, and the ratio of the control to this version."""
+    made = []
+    for cell, seconds in best[NOW].items():
+        topic, _, what = cell.partition(": ")
+        was = best[BEFORE].get(cell)
+        facts = {"control": best[CONTROL][cell] / seconds, "before_seconds": was}
+        ratio = None if was is None else seconds / was
+        made.append(Measurement(topic=topic, what=what, seconds=seconds, facts=facts, over=BEFORE, ratio=ratio, at_most=SLOWER))
+    return made
+
+
+def table(measured: list[Measurement]) -> Table:
+    return harness.table(
+        "This version against the one before",
+        ("", "now", "before", "ratio", "control"),
+        [
+            (
+                f"{m.topic}: {m.what}",
+                harness.human_seconds(m.seconds),
+                "–" if m.facts["before_seconds"] is None else harness.human_seconds(m.facts["before_seconds"]),
+                "–" if m.ratio is None else harness.judged(m),
+                f"{m.facts['control']:.2f}",
+            )
+            for m in measured
+        ],
+        caption="The control is this version timed twice: what it differs from 1 is chance.",
+    )

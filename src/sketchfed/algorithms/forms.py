@@ -1,0 +1,58 @@
+"""The form in which clients get the model in a round: the packet, the replica that they hold, and what they train."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sketchfed.algorithms.state import Replica
+from sketchfed.nn.model_sketch import ModelSketch
+from sketchfed.training import Trainer
+from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
+
+
+class Form(Protocol):
+    """The model as clients get it in one round."""
+
+    @property
+    def sketch(self) -> ModelSketch | None:
+        """The sketches that clients see instead of the weights. None if they see the weights."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the round trains the weights. A round can ask for something else, such as the mean input."""
+
+    def packet(self, replica: Replica) -> Packet:
+        """Everything that a client needs to take part in the round."""
+
+    def replica(self, packet: Packet, dim: int) -> Replica:
+        """The replica that a client makes from such a packet, for a model of `dim` parameters. The packet is not trusted."""
+
+    def trainer(self, trainer: Trainer) -> Trainer:
+        """What a client trains, made from the trainer of the whole model."""
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """The weights, and the names of other tensors of the replica that clients need (`velocity`, `prediction`)."""
+
+    extras: tuple[str, ...] = ()
+
+    sketch = None
+    trains = True
+
+    def packet(self, replica: Replica) -> Packet:
+        arrays = {name: getattr(replica, name) for name in ("weights", *self.extras)}
+        return Packet(kind="snapshot", arrays=arrays, scalars={"round": replica.round})
+
+    def replica(self, packet: Packet, dim: int) -> Replica:
+        expect_kind(packet, "snapshot")
+        tensors = {name: tensor_named(packet, name, shape=(dim,)) for name in ("weights", *self.extras)}
+        velocity, prediction = tensors.get("velocity"), tensors.get("prediction")
+        return Replica(round=round_of(packet), weights=tensors["weights"], velocity=velocity, prediction=prediction)
+
+    def trainer(self, trainer: Trainer) -> Trainer:
+        return trainer
+
+
+def round_of(packet: Packet) -> int:
+    """The round that a packet names."""
+    return int(number_named(packet, "round", least=0, most=2**63))

@@ -1,0 +1,132 @@
+"""The settings that all algorithms share: rounds, local work and the server's step."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from sketchfed.errors import InputError
+from sketchfed.training import LocalWork
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """Settings with a short label. The label is empty if there is nothing to mention."""
+
+    @property
+    def label(self) -> str: ...
+
+
+def told_as(words: str, *, default: Any) -> Any:
+    """A setting that a run's label mentions by these words when it differs from its default."""
+    return field(default=default, metadata={"label": words})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings:
+    """The keys of [algorithm] that all algorithms share."""
+
+    rounds: int = 100
+    participation: float = 1.0
+    """The share of the clients that take part in a round. They are drawn uniformly."""
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    """The number of passes over the client's data in a round. One pass if neither this nor `local_steps` is given."""
+    batch: int | None = None
+    """Examples per step. If absent, all of the client's examples (local GD)."""
+    local_rate: float = 0.1
+    local_momentum: float = 0.0
+    weight_decay: float = 0.0
+    global_rate: float | None = None
+    """The server's step size. If absent, a default that suits the compression."""
+    final_rate: float = 1.0
+    """The server's step in the last round, as a share of the first. The step shrinks linearly from round to round."""
+    global_momentum: float = 0.0
+    screening: float = 1_000.0
+    """The server refuses replies whose norm exceeds this many times the round's median norm. 0 accepts all finite replies."""
+    public_start: bool = True
+    """Whether the first weights come from the public seed. If so, clients can rebuild them, and runs can be repeated."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def label(self) -> str:
+        """A short description of the algorithm and what it sends."""
+        return " ".join([self.name, *self._words()])
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The settings that a configuration keeps in tables of their own, such as [sketch], by the name of the table."""
+        held = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        return {name: value for name, value in held.items() if is_dataclass(value) and not name.startswith("_")}
+
+    @property
+    def refused_placements(self) -> Mapping[str, str]:
+        """The noise placements (`privacy.placement`) that these settings exclude, each with the reason and the remedy."""
+        return {}
+
+    @property
+    def work(self) -> LocalWork:
+        """The local work of a client in one round."""
+        return LocalWork(
+            rate=self.local_rate,
+            steps=self.local_steps,
+            epochs=self.local_epochs or 1,
+            batch=self.batch,
+            momentum=self.local_momentum,
+            decay=self.weight_decay,
+        )
+
+    def planned(self, clients: int) -> int:
+        """The number of clients that take part in a round, out of this many."""
+        return max(1, round(self.participation * clients))
+
+    def rate_at(self, index: int) -> float:
+        """The server's step size in a round. Rounds are counted from 0."""
+        assert self.global_rate is not None, "call resolved first"
+        return self.global_rate * (1 - (1 - self.final_rate) * min(1.0, index / max(1, self.rounds - 1)))
+
+    def _words(self) -> Iterator[str]:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, Labelled):
+                yield from filter(None, [value.label])
+            elif "label" in setting.metadata and setting.default is not MISSING and value != setting.default:
+                yield setting.metadata["label"]
+
+
+def _check(a: RoundSettings) -> None:
+    """Raise `InputError` for settings that cannot work. The message says what to change."""
+    for name in ("rounds", "local_steps", "local_epochs", "batch"):
+        value = getattr(a, name)
+        if value is not None and value < 1:
+            raise InputError(f"algorithm.{name} must be at least 1, got {value}.")
+    if a.local_steps is not None and a.local_epochs is not None:
+        raise InputError(
+            f"algorithm.local_steps = {a.local_steps} and algorithm.local_epochs = {a.local_epochs} contradict each "
+            "other: both say how long a client works in a round. Remove one."
+        )
+    if not 0 < a.participation <= 1:
+        raise InputError(
+            f"algorithm.participation is a share of the clients, so it must be above 0 and at most 1, got {a.participation}."
+        )
+    for name in ("local_rate", "global_rate"):
+        value = getattr(a, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"algorithm.{name} must be a positive number, got {value}.")
+    if not 0 < a.final_rate <= 1:
+        raise InputError(
+            f"algorithm.final_rate is a share of the first step, so it must be above 0 and at most 1, got {a.final_rate}."
+        )
+    for name in ("local_momentum", "global_momentum"):
+        if not 0 <= getattr(a, name) < 1:
+            raise InputError(f"algorithm.{name} must be from 0 to below 1, got {getattr(a, name)}.")
+    if not (a.screening == 0 or 1 <= a.screening < float("inf")):
+        raise InputError(
+            f"algorithm.screening is a multiple of the median norm. It must be at least 1, or 0 for no screening, got "
+            f"{a.screening}."
+        )
+    if not 0 <= a.weight_decay < float("inf"):
+        raise InputError(f"algorithm.weight_decay must not be negative, got {a.weight_decay}.")

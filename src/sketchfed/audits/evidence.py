@@ -1,0 +1,202 @@
+"""A recorded run, and the views that it gives to each role. Who audits also knows the truth; views never hold it."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchfed import vectors
+from sketchfed.algorithms import RoundContext
+from sketchfed.attacks.opened import survivors_in
+from sketchfed.attacks.view import Public, View
+from sketchfed.config import GIVEN, Config
+from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.protection import Protection, SecureSums
+from sketchfed.rounds import Exchange
+from sketchfed.runs.checkpoint import Checkpoints
+from sketchfed.runs.folder import METRICS, RunFolder
+from sketchfed.runs.loop import Loop
+from sketchfed.runs.result import Run
+from sketchfed.runs.wire_file import WIRE, read_wire
+from sketchfed.runs.workload import Workload, from_config
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import Examples
+
+NO_CLAIM = "nothing is claimed"
+MOST_WEIGHTS = 2**26
+"""Numbers that are kept of the weights between rounds."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """What passed in a run, and what only its operator knows: the data, and the weights between rounds."""
+
+    config: Config
+    """With every default filled in."""
+    workload: Workload
+    exchanges: Sequence[Exchange]
+    weights: Sequence[Tensor] = field(default=(), repr=False)
+    """The server's before each round and after the last; nothing where that would be too much."""
+    final: Tensor | None = None
+    metrics: Sequence[dict[str, Any]] = ()
+
+    @property
+    def roles(self) -> list[str]:
+        """From which it can be looked at."""
+        secure = isinstance(self._protection, SecureSums)
+        return ["secure server" if secure else "server", "network", "client", "colluders"]
+
+    def view(self, role: str) -> View:
+        """What a role knows of this run."""
+        if role not in self.roles:
+            raise UnknownNameError("role", role, self.roles)
+        count = {"client": 1, "colluders": 2}.get(role, 0)
+        members = tuple(sorted(client for client, _ in self._seen_most[:count]))
+        passed = [each for each in self.exchanges if not members or each.client in members]
+        shown = self.config.algorithm.shows_weights or role.endswith("server")
+        return View(
+            role=role,
+            public=self.public,
+            exchanges=passed,
+            members=members,
+            own={client: self.workload.examples(client) for client in members},
+            released=self.final if shown else None,
+        )
+
+    @cached_property
+    def public(self) -> Public:
+        """What everybody knows. Weights and noise seeds are taken out."""
+        module = deepcopy(self.workload.module)
+        algorithm = self._protection.algorithm
+        start = algorithm.begin(vectors.flatten(module)).replica if self.workload.shared_start else None
+        with torch.no_grad():
+            for parameter in vectors.trainable(module).values():  # what is frozen is part of the model that everybody knows
+                parameter.zero_()
+        return Public(
+            protection=self._protection.unseeded(),
+            module=module,
+            loss=self.workload.loss,
+            seed=PublicSeed(self.config.seed),
+            shape=self.workload.dataset.shape,
+            sizes=tuple(len(part) for part in self.workload.parts),
+            start=start,
+        )
+
+    @property
+    def claim(self) -> str:
+        """What the run's ε is about."""
+        if self._protection.budget is None:
+            return NO_CLAIM
+        return self._protection.budget.claim.for_charges([self._protection.charge()]).text
+
+    def behind(self, index: int, clients: Sequence[int]) -> Examples:
+        """The truth: the different examples behind the replies of clients in a round, those of one after the other's."""
+        if not clients:
+            some = self.workload.examples(0)
+            return Examples(some.x[:0], some.y[:0])
+        parts = [self._used(index, client) for client in clients]
+        return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+
+    def replied(self, index: int) -> tuple[int, ...]:
+        """Who took part in a round."""
+        passed = [each for each in self.exchanges if each.round == index]
+        replied = tuple(each.client for each in passed if each.stage == "train" and each.reply is not None)
+        return replied or survivors_in(passed)
+
+    @cached_property
+    def _protection(self) -> Protection:
+        sizes = [len(part) for part in self.workload.parts]
+        dim = vectors.Layout.of(self.workload.module).dim
+        return self.config.protection(dim=dim, sizes=sizes, module=self.workload.module)
+
+    @cached_property
+    def _seen_most(self) -> list[tuple[int, int]]:
+        """Clients by how often they were asked, the most often first, the lower of equals first."""
+        asked = Counter(each.client for each in self.exchanges if each.stage in ("train", "keys"))
+        return sorted(asked.items(), key=lambda item: (-item[1], item[0]))
+
+    def _used(self, index: int, client: int) -> Examples:
+        examples, protection, work = self.workload.examples(client), self._protection, self.config.algorithm.work
+        context = RoundContext(round=index, seed=PublicSeed(self.config.seed), client=client)
+        if protection.batches is None:
+            order, slices = work.order(len(examples.x), context.own)
+            used = order[: slices[-1][1]]
+        elif protection.batches.secret and protection.budget is not None and not protection.budget.claim.insecure:
+            raise InputError(
+                "which examples were in a batch is this run's secret, so nothing that an attack finds can be compared with "
+                "it. Audit the configuration instead of the run: it is run again with a known seed for noise."
+            )
+        else:
+            numbers, secret = torch.arange(len(examples.x)), protection.secret(index, "client", client)
+            batches = protection.batches.draw(Examples(numbers, numbers), context, secret)
+            used = torch.cat([batch.x for batch, _ in batches])
+        different = torch.unique(used)
+        return Examples(examples.x[different], examples.y[different])
+
+
+def repeatable(config: Config) -> Config:
+    """The same configuration with all that is drawn known, as a seed must give the same audit again.
+
+    Noise is as strong as before, but whoever knows the seed could take it off; views do not. First weights that are a secret
+    are drawn from the public seed, and views are not given them.
+    """
+    if config.privacy is not None and config.privacy.insecure_noise_seed is None:
+        config = replace(config, privacy=replace(config.privacy, insecure_noise_seed=config.seed))
+    return replace(config, algorithm=replace(config.algorithm, public_start=True))
+
+
+def record(
+    config: Config, workload: Workload, *, on_round: Callable[[dict[str, Any]], None] | None = None
+) -> tuple[Evidence, Run]:
+    """Train, with everything that passes recorded in memory."""
+    exchanges: list[Exchange] = []
+    loop = Loop(config, workload, exchanges.extend)
+    weights = [loop.weights.clone()] if loop.rounds * len(loop.weights) <= MOST_WEIGHTS else []
+
+    def watch(line: dict[str, Any]) -> None:
+        if weights:
+            weights.append(loop.weights.clone())
+        if on_round is not None:
+            on_round(line)
+
+    run = loop.finish(watch)
+    recorded = Evidence(
+        config=run.config,
+        workload=workload,
+        exchanges=exchanges,
+        weights=weights,
+        final=run.weights,
+        metrics=run.metrics,
+    )
+    return recorded, run
+
+
+def recorded_run(path: Path) -> Evidence | None:
+    """What a run left in its folder; None if its wire was not recorded. The weights between rounds are not there."""
+    config = RunFolder.config(path)
+    if not (path / WIRE).is_file():
+        return None
+    if GIVEN in (config.model.name, config.data.name):
+        raise InputError(
+            f"the run in {path} was given its model and data as objects, which the folder does not hold. Audit it from Python: "
+            "sketchfed.audit(model, loss, data, test=..., algorithm=...)."
+        )
+    workload = from_config(config)
+    weights = vectors.flatten(workload.module)
+    algorithm = config.algorithm.resolved(len(weights), len(workload.parts), workload.module)
+    saved = Checkpoints(path).load(algorithm.begin(weights))
+    lines = (path / METRICS).read_text().splitlines() if (path / METRICS).exists() else []
+    return Evidence(
+        config=config,
+        workload=workload,
+        exchanges=read_wire(path / WIRE),
+        final=None if saved is None else saved.state.replica.weights,
+        metrics=[json.loads(line) for line in lines],
+    )

@@ -1,0 +1,137 @@
+"""Secure sums: clients send masked integers, and the server learns only their sum."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from torch import Tensor
+
+from sketchfed.algorithms import RoundContext, cohort, round_seed
+from sketchfed.errors import SecureSumError
+from sketchfed.privacy.accounting import Charge
+from sketchfed.privacy.discrete import DiscreteGaussian
+from sketchfed.privacy.rounded import Rounded
+from sketchfed.protection.base import Protection
+from sketchfed.protection.batches import ExampleBatches
+from sketchfed.protection.budget import Budget
+from sketchfed.protection.noise import NoisySteps
+from sketchfed.protection.settings import SecureSettings
+from sketchfed.protection.units import Unit
+from sketchfed.protection.work import ClientWork
+from sketchfed.secure import Terms, planned_terms
+from sketchfed.seeds import PublicSeed
+from sketchfed.wire import Packet, expect_kind
+
+INTEGERS = "integers"
+"""The kind of packet that is masked. It never leaves a client without a mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureSums(Protection):
+    """Sums over masked integers. The server cannot read the integers of a single client.
+
+    Without [privacy], the integers are rounded numbers, and no ε is claimed. With noise in local steps, they are also rounded
+    numbers, and the change already contains the noise. Otherwise each client adds a share of discrete Gaussian noise.
+    """
+
+    settings: SecureSettings
+    unit: Unit
+    mechanism: Rounded | DiscreteGaussian
+
+    @property
+    def batches(self) -> ExampleBatches | None:
+        return self.unit.batches
+
+    def reply(self, work: ClientWork) -> tuple[Packet, None]:
+        secret = self.client_secret(work.context)
+        integers = self.mechanism.noised(self.unit.integers(work, self.mechanism, secret), secret)
+        return Packet(kind=INTEGERS, arrays={"values": integers}), None
+
+    def combine(self, replies: Sequence[Packet], context: RoundContext) -> list[Packet]:
+        """Convert opened sums of integers into the packets that the algorithm decodes."""
+        return [self._recovered(expect_kind(packet, INTEGERS), context) for packet in replies]
+
+    def opened(self, total: Tensor, survivors: int, context: RoundContext) -> Packet:
+        """Convert the integers of one unmasked sum into the packet that the algorithm decodes."""
+        [packet] = self.combine([Packet(kind=INTEGERS, arrays={"values": total}, clients=survivors)], context)
+        return packet
+
+    def terms(self, seed: PublicSeed, index: int, clients: tuple[int, ...], attempt: int) -> Terms:
+        """The terms on which the clients of a round agree. Each attempt at a round has its own session."""
+        return planned_terms(
+            session=round_seed(seed, index).child("secure", attempt).to_bytes(),
+            round=index,
+            clients=clients,
+            size=self.mechanism.size,
+            bits=self.mechanism.bits,
+            least=self.settings.least(len(clients)),
+            neighbours=self.settings.neighbours,
+            colluders=self.settings.colluders,
+            dropouts=round(1 - self.settings.survivors, 9),  # in floating point, 1 - 0.9 is slightly less than a tenth
+        )
+
+    def agreed(self, proposed: Terms, seed: PublicSeed) -> Terms:
+        """Return the proposed terms if the client computes the same ones from the public seed, else raise an error."""
+        clients = tuple(cohort(seed, proposed.round, population=self.population, count=self.cohort))
+        for attempt in range(self.settings.attempts):
+            if proposed == self.terms(seed, proposed.round, clients, attempt):
+                return proposed
+        raise SecureSumError(
+            f"the server proposes a secure sum for round {proposed.round} over {len(proposed.clients)} clients, but its terms "
+            "differ from the run's settings. This client does not take part; check that server and client run the same "
+            "configuration."
+        )
+
+    def _recovered(self, packet: Packet, context: RoundContext) -> Packet:
+        total = packet.arrays["values"]
+        assert isinstance(total, Tensor)
+        values = self.mechanism.recovered(total, context.shared)
+        return self.code(context).packet(values * self.unit.scale, clients=packet.clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureNoise(SecureSums):
+    """Secure sums in which each client adds a share of discrete Gaussian noise."""
+
+    mechanism: DiscreteGaussian
+    budget: Budget = field()
+
+    @property
+    def clip(self) -> float | None:
+        if self.batches is None:
+            return self.mechanism.clip
+        work = self.algorithm.work
+        return self.mechanism.clip * work.rate if self.budget.releases == work.batch == 1 else None
+
+    def charge(self, survivors: int | None = None) -> Charge:
+        """The privacy cost of a round. The worst case is the smallest number of survivors with which it still completes.
+
+        With passes, the worst case is always charged, because one charge covers a whole pass, and other rounds of the pass may
+        have fewer survivors.
+        """
+        worst = survivors is None or self.budget.passes is not None
+        stayed = self.settings.least(self.cohort) if worst or survivors is None else survivors
+        return self.budget.charge(self.settings.honest(stayed, self.cohort))
+
+    def variance(self, clients: int) -> float:
+        return self.mechanism.variance(clients=clients, units=0) * (self.unit.scale / clients) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureSteps(SecureSums):
+    """Secure sums of the changes that noisy local steps make."""
+
+    steps: NoisySteps
+    budget: Budget = field()
+
+    noise_before_code = True
+
+    def unseeded(self) -> Self:
+        return replace(super().unseeded(), steps=self.steps.unseeded())
+
+    @property
+    def batches(self) -> ExampleBatches:
+        return self.steps.batches
+
+    def variance(self, clients: int) -> float:
+        return self.steps.variance(clients)

@@ -1,0 +1,17 @@
+"""Rounds of training: a server, clients, and engines that move bytes between them without reading the bytes."""
+
+from sketchfed.rounds.engine import Engine
+from sketchfed.rounds.local import LocalEngine
+from sketchfed.rounds.participant import Participant
+from sketchfed.rounds.recorder import Exchange, Recorder
+from sketchfed.rounds.server import Server, Tally
+
+__all__ = [
+    "Engine",
+    "Exchange",
+    "LocalEngine",
+    "Participant",
+    "Recorder",
+    "Server",
+    "Tally",
+]

@@ -1,0 +1,106 @@
+"""An engine that runs all clients in this process. The clients of a round run in parallel."""
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from sketchfed.algorithms import Replica
+from sketchfed.errors import SketchfedError, reason
+from sketchfed.rounds.kept import KeptExamples
+from sketchfed.rounds.participant import Participant
+from sketchfed.rounds.secure_clients import SecureClients
+from sketchfed.training import Examples
+
+log = logging.getLogger("sketchfed")
+
+
+class LocalEngine:
+    """Runs clients in threads. Results are bitwise equal for any number of workers, because each client uses one thread.
+
+    All clients at the same round hold bitwise equal replicas, no matter how they got there, so the engine keeps one replica
+    for all of them. Memory and time therefore grow with the participants of a round, not with the population. The engine still
+    reads every task as it was sent.
+    """
+
+    def __init__(
+        self,
+        participant: Participant,
+        examples: Callable[[int], Examples],
+        *,
+        clients: int,
+        start: Replica | None,
+        workers: int,
+    ) -> None:
+        self.clients = clients
+        self.complaints: dict[int, str] = {}
+        self.unheard: tuple[int, ...] = ()  # no reply is lost here: a client that fails sends nothing
+        self.memories: dict[int, Tensor] = {}
+        self.changed: set[int] = set()
+        """Clients whose memory changed since the last checkpoint."""
+        self.replica = start
+        self._pending: dict[int, tuple[int, Tensor]] = {}
+        self._participant, self._examples = participant, KeptExamples(examples)
+        # Torch keeps a thread count per calling thread, so the setting of the main thread does not apply to the pool.
+        self._pool = ThreadPoolExecutor(
+            1 if participant.trainer.sequential else workers, "client", initializer=torch.set_num_threads, initargs=(1,)
+        )
+        self._secure = SecureClients(participant, self._examples, clients=clients, pool=self._pool)
+
+    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
+        self.complaints = {}
+        if stage != "train":
+            answers = self._secure.ask(requests, stage, self._receive)
+            self.complaints = self._secure.complaints
+            return answers
+        received: dict[int, Replica] = {}  # keyed by the task's id(): clients with equal needs share one object
+        tasks: list[tuple[int, Replica]] = []
+        for client, task in requests.items():
+            try:
+                if id(task) not in received:
+                    received[id(task)] = self._receive(task)
+                tasks.append((client, received[id(task)]))
+            except SketchfedError as error:
+                self.complaints[client] = str(error)
+        replies: dict[int, bytes] = {}
+        for (client, replica), (reply, memory) in zip(tasks, self._pool.map(self._work, tasks), strict=True):
+            if reply is not None:
+                replies[client] = reply
+            if memory is not None:
+                self._pending[client] = replica.round, memory
+        return replies
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        for client, index in rounds.items():
+            made, memory = self._pending.get(client, (None, None))
+            if made == index and memory is not None:
+                self.memories[client] = memory
+                self.changed.add(client)
+        self._pending = {}
+
+    @property
+    def directory(self) -> Mapping[int, bytes]:
+        return self._secure.directory
+
+    def _receive(self, task: bytes) -> Replica:
+        self.replica = self._participant.receive(self.replica, task)
+        return self.replica
+
+    def _work(self, task: tuple[int, Replica]) -> tuple[bytes | None, Tensor | None]:
+        client, replica = task
+        try:
+            return self._participant.answer(replica, self._examples(client), self.memories.get(client), client)
+        except Exception as error:  # a client whose model, loss or data raises must not stop the round
+            log.debug("client %d failed", client, exc_info=True)
+            self.complaints[client] = reason(error)
+            return None, None
+
+    def take_changes(self) -> tuple[dict[int, Tensor], set[int]]:
+        """Return all memories, and the clients whose memory changed since the last call and must be saved."""
+        changed, self.changed = self.changed, set()
+        return self.memories, changed
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)

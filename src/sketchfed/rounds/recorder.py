@@ -1,0 +1,69 @@
+"""Records every request and every reply of a run, byte for byte."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sketchfed.rounds.engine import Engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """One request to a client in a round, and the client's reply."""
+
+    round: int
+    stage: str
+    """'train', or a stage of a secure sum."""
+    client: int
+    request: bytes
+    reply: bytes | None
+    """None if the client did not answer."""
+    identity: bytes = b""
+    """The client's public identity key, in the first stage of a secure sum. Every party knows it."""
+
+
+OnExchange = Callable[[Sequence[Exchange]], None]
+"""A function that is called with all exchanges of one engine call, in the order of the requests."""
+
+
+class Recorder:
+    """Wraps any engine and reports all requests and replies, without changing them."""
+
+    def __init__(self, engine: Engine, *, round: Callable[[], int], tell: OnExchange) -> None:
+        """`round` returns the current round, counted from 0."""
+        self._engine, self._round, self._tell = engine, round, tell
+
+    @property
+    def clients(self) -> int:
+        return self._engine.clients
+
+    @property
+    def complaints(self) -> Mapping[int, str]:
+        return self._engine.complaints
+
+    @property
+    def directory(self) -> Mapping[int, bytes]:
+        return self._engine.directory
+
+    @property
+    def unheard(self) -> Collection[int]:
+        return self._engine.unheard
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        self._engine.acknowledge(rounds)
+
+    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
+        replies, known = self._engine.ask(requests, stage), self._engine.directory if stage == "keys" else {}
+        self._tell(
+            [
+                Exchange(
+                    round=self._round(),
+                    stage=stage,
+                    client=client,
+                    request=request,
+                    reply=replies.get(client),
+                    identity=known.get(client, b""),
+                )
+                for client, request in requests.items()
+            ]
+        )
+        return replies

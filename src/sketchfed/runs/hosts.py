@@ -1,0 +1,118 @@
+"""Hosts start the clients of a run: in this process, or wherever the engine named in the configuration runs them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar
+
+from torch import Tensor
+
+from sketchfed.algorithms import Replica
+from sketchfed.config import ENGINES, Config
+from sketchfed.errors import InputError
+from sketchfed.parts import check_class
+from sketchfed.rounds import Engine, LocalEngine, Participant
+from sketchfed.runs.workload import Workload
+
+_NEEDED = {"flower": "flwr"}
+"""Engines that need an extra of this package, each with a module that the extra installs."""
+
+
+class Host(ABC):
+    """Starts an engine for a run, and keeps in the run's folder what the engine needs to continue.
+
+    Additional keyword arguments of a host are its options. They become keys of [engine].
+    """
+
+    patience: ClassVar[int]
+    """How many times the server asks for a round that nobody answers."""
+    remote: ClassVar[bool]
+    """Whether clients keep their memory outside this process. If so, each round is saved before the next one begins."""
+
+    @abstractmethod
+    def __init__(self, config: Config, workload: Workload, folder: Path | None) -> None: ...
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Sequence[int]:
+        """The number of examples of each client."""
+
+    @property
+    @abstractmethod
+    def sees_data(self) -> bool:
+        """Whether this process also holds the clients' examples, as in a simulation."""
+
+    @abstractmethod
+    def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
+        """Start the engine for a completed configuration. `start` is the replica that every client can rebuild, if any."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Write to the run's folder what a later process needs in order to find the same clients."""
+
+    @abstractmethod
+    def resume(self, memories: dict[int, Tensor], replica: Replica | None) -> None:
+        """Continue after a checkpoint with the clients' memories and the replica that they hold."""
+
+    @abstractmethod
+    def changed_memories(self) -> tuple[dict[int, Tensor], set[int]]:
+        """Return all memories, and the clients whose memory changed since the last call and must be saved."""
+
+    @abstractmethod
+    def close(self, error: BaseException | None = None) -> None:
+        """Release all resources. `error` is the reason if the run ended early."""
+
+
+class LocalHost(Host):
+    """Runs all clients in threads of this process."""
+
+    patience, remote = 1, False
+
+    def __init__(self, config: Config, workload: Workload, folder: Path | None) -> None:
+        self._workload = workload
+        self._engine: LocalEngine | None = None
+
+    @property
+    def sees_data(self) -> bool:
+        return True
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        return [len(part) for part in self._workload.parts]
+
+    def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
+        self._engine = LocalEngine(
+            participant, self._workload.examples, clients=len(self.sizes), start=start, workers=config.engine.threads
+        )
+        return self._engine
+
+    def keep(self) -> None:
+        """Do nothing, because the checkpoint holds everything."""
+
+    def resume(self, memories: dict[int, Tensor], replica: Replica | None) -> None:
+        if self._engine is not None:
+            self._engine.memories, self._engine.replica = memories, replica
+
+    def changed_memories(self) -> tuple[dict[int, Tensor], set[int]]:
+        return ({}, set()) if self._engine is None else self._engine.take_changes()
+
+    def close(self, error: BaseException | None = None) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
+
+def make_host(config: Config, workload: Workload, folder: Path | None) -> Host:
+    """Make the host that `engine.name` names."""
+    name = config.engine.name
+    if needed := _NEEDED.get(name):
+        try:
+            import_module(needed)
+        except ImportError:
+            raise InputError(
+                f"engine.name = '{name}' needs {name.capitalize()}. Install it: pip install 'sketchfed[{name}]'."
+            ) from None
+    kind = ENGINES[name]
+    check_class(kind, f"engine '{name}'", (Host,))
+    host: Host = kind(config, workload, folder, **config.engine.options)
+    return host

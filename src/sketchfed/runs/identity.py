@@ -1,0 +1,179 @@
+"""The identity of a run: digests of its loss, data and model. A run can only be resumed with the same ones."""
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sketchfed.data import DataSet
+from sketchfed.errors import InputError, StorageError
+from sketchfed.runs.fingerprints import code_name, fingerprint, tensors_digest
+from sketchfed.runs.workload import Workload
+from sketchfed.storage import replace_file
+from sketchfed.vectors import trainable
+
+log = logging.getLogger("sketchfed")
+
+IDENTITY = "identity.json"
+_VERSION = 1
+_SHOWN = 5
+_TRIAL = 16  # examples on which `prepare` is tried
+
+
+def identity(workload: Workload) -> dict[str, Any]:
+    """The identity of a run, as JSON.
+
+    - `loss`: its name and a digest. For a user's own function or object, the digest covers its code and its content.
+    - `data`: digests of each client's examples in order, of the test data, and of the first examples after `prepare`. A client
+      has no digest if its data cannot be read, or if no seed makes its random transforms repeatable.
+    - `model`: the name of its class, the names and shapes of all parameters and buffers, a digest of its printed structure, and
+      a digest of the values that training does not change. The trained weights are in the checkpoint.
+    """
+    return {
+        "version": _VERSION,
+        "python": _python(),
+        "loss": {"name": code_name(workload.loss), "code": fingerprint(workload.loss)},
+        "data": _data(workload),
+        "model": _model(workload.module),
+    }
+
+
+def _python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _data(workload: Workload) -> dict[str, Any]:
+    data = workload.dataset
+    first = workload.parts[0][:_TRIAL]
+    return {
+        "clients": [_client(data, part) for part in workload.parts],
+        "test": tensors_digest(data.x_test, data.y_test),
+        "prepared": None if _unstable(data, first) else tensors_digest(data.prepare(data.x_train[first])),
+        "redrawn": data.reader is not None and data.reader.redrawn,
+    }
+
+
+def _client(data: DataSet, rows: Tensor) -> str | None:
+    return None if _unstable(data, rows) else tensors_digest(data.x_train[rows], data.y_train[rows])
+
+
+def _unstable(data: DataSet, rows: Tensor) -> bool:
+    return data.unread(rows) or (data.live(rows) and data.reader is not None and not data.reader.repeatable)
+
+
+def _model(module: nn.Module) -> dict[str, Any]:
+    learnt = trainable(module).keys()
+    values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {
+        "class": type(module).__qualname__.rpartition("<locals>.")[2],
+        "layout": [[name, list(value.shape)] for name, value in values.items()],
+        "structure": fingerprint(re.sub("0x[0-9a-f]+", "", repr(module))),
+        "fixed": tensors_digest(*(value for name, value in values.items() if name not in learnt)),
+    }
+
+
+def keep_identity(folder: Path, workload: Workload) -> None:
+    """Save the identity of a new run in its folder."""
+    replace_file(folder / IDENTITY, json.dumps(identity(workload)).encode())
+
+
+def check_identity(folder: Path, workload: Workload, *, data_name: str | None) -> None:
+    """Refuse to resume a run with another loss, other data or another model.
+
+    `data_name` is the name of the data in the configuration, or None if the data was passed as objects. Runs of older versions
+    have no saved identity. They are not compared, and a warning is logged.
+    """
+    path = folder / IDENTITY
+    if not path.exists():
+        log.warning(
+            "the run in %s was started by a version that saved no %s, so its original loss, data and model cannot be compared "
+            "with the current ones.",
+            folder,
+            IDENTITY,
+        )
+        return
+    now = identity(workload)
+    try:
+        begun = json.loads(path.read_bytes())
+        differences = [*_loss_differs(begun, now), *_model_differs(begun["model"], now["model"])]
+        differences += _data_differs(begun["data"], now["data"], data_name)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{path} is damaged, so loss, data and model cannot be compared with those at the start of the run. Restore the "
+            "file, or delete it to resume without this check."
+        ) from error
+    if differences:
+        raise InputError(
+            f"the run in {folder} {' It also '.join(differences)} Resume it with its original loss, data and model, or start a "
+            "new run in another folder."
+        )
+
+
+def _loss_differs(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    was, given = begun["loss"], now["loss"]
+    if begun["python"] != now["python"]:
+        log.warning(
+            "the run was started with Python %s, but this is Python %s, so the loss is compared by its name only.",
+            begun["python"],
+            now["python"],
+        )
+        same = was["name"] == given["name"]
+    else:
+        same = was["code"] == given["code"]
+    if same:
+        return []
+    other = "another function of that name" if was["name"] == given["name"] else given["name"]
+    return [f"was started with another loss: it was {was['name']}, but now {other} was given."]
+
+
+def _model_differs(was: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    if was == given:
+        return []
+    old, new = (dict(each["layout"]) for each in (was, given))
+    if was["class"] != given["class"]:
+        said = f"its class was {was['class']} and is now {given['class']}"
+    elif old != new:
+        said = f"it had {_listed(old, new)} and now has {_listed(new, old)}"
+    elif was["structure"] != given["structure"]:
+        said = "its parameters are the same, but its printed structure differs: layers or their settings changed"
+    elif was["layout"] != given["layout"]:
+        said = "its parameters are in another order"
+    else:
+        said = "values that are not trained (frozen parameters or buffers) differ, and the checkpoint does not hold them"
+    return [f"was started with another model: {said}."]
+
+
+def _listed(own: dict[str, list[int]], other: dict[str, list[int]]) -> str:
+    different = [f"{name} {shape}" for name, shape in own.items() if other.get(name) != shape]
+    return ", ".join(different[:_SHOWN]) + (" and more" if len(different) > _SHOWN else "") or "nothing else"
+
+
+def _data_differs(was: dict[str, Any], given: dict[str, Any], data_name: str | None) -> list[str]:
+    said = _clients_differ(was["clients"], given["clients"])
+    if was["test"] != given["test"]:
+        said.append("the test data differs")
+    if was["redrawn"] != given["redrawn"]:
+        how = {True: "read again in every pass", False: "read once"}
+        said.append(f"Datasets were {how[was['redrawn']]} and are now {how[given['redrawn']]} (redraw)")
+    if not said and None not in (was["prepared"], given["prepared"]) and was["prepared"] != given["prepared"]:
+        said.append("the examples are the same, but they are prepared in another way")
+    if not said:
+        return []
+    remedy = f" Restore what '{data_name}' loaded then: files below SKETCHFED_DATA, or its function." if data_name else ""
+    return [f"was started with other data: {'; '.join(said)}.{remedy}"]
+
+
+def _clients_differ(was: list[str | None], given: list[str | None]) -> list[str]:
+    if len(was) != len(given):
+        return [f"it had {len(was):,} clients and now has {len(given):,}"]
+    other = [client for client, pair in enumerate(zip(was, given, strict=True)) if None not in pair and len(set(pair)) == 2]
+    if not other:
+        return []
+    if sorted(map(str, was)) == sorted(map(str, given)):
+        return ["these are the same clients in another order"]
+    more = f" and {len(other) - _SHOWN:,} more" if len(other) > _SHOWN else ""
+    return [f"client {', '.join(map(str, other[:_SHOWN]))}{more} holds other examples"]

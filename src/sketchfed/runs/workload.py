@@ -1,0 +1,205 @@
+"""The workload of a run: the clients' data, the model and its loss, made from a configuration or given as objects."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from secrets import randbits, token_bytes
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed import data, models
+from sketchfed.config import Config
+from sketchfed.data import DataSet
+from sketchfed.data.reading import FIRST
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import LOSSES, Examples, LiveExamples, Loss, Metric, Score, Trainer, make_trainer
+from sketchfed.training.metrics import metric_key
+from sketchfed.vectors import flatten
+
+DEFAULT_CLIENTS = 20
+_CHUNK = 1_000  # examples scored at a time
+KEYS = (
+    "round", "loss", "accuracy", "participants", "uplink_bytes", "downlink_bytes", "broadcast_bytes", "captured", "epsilon",
+    "seconds",
+)  # fmt: skip
+"""The keys of a line of metrics. A chosen metric adds one more."""
+_TRIED = 5  # number of clients whose examples are tried before the model is refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A federated learning problem."""
+
+    dataset: DataSet
+    parts: Sequence[Tensor]
+    """The indices of each client's training examples."""
+    module: nn.Module
+    loss: str | Loss
+    shared_start: bool
+    """Whether every party can rebuild the first weights from the seed, so that nobody has to send them."""
+    metric: str | Metric | None = None
+    """An additional metric for the held-out data, besides loss and accuracy."""
+
+    @classmethod
+    def from_config(cls, config: Config) -> "Workload":
+        """The data, clients and model that a configuration names."""
+        return from_config(config)
+
+    @property
+    def description(self) -> str:
+        layers = [layer for layer in self.module.modules() if isinstance(layer, nn.Linear)]
+        widths = (
+            "-".join(str(width) for width in [layers[0].in_features, *(layer.out_features for layer in layers)])
+            if layers
+            else ""
+        )
+        plain = all(isinstance(layer, nn.Linear | nn.ReLU | nn.Flatten | nn.Sequential) for layer in self.module.modules())
+        return widths if plain and layers else type(self.module).__name__
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a line of this run's metrics."""
+        return KEYS if self.metric is None else (*KEYS, metric_key(self.metric))
+
+    def trainer(self) -> Trainer:
+        """Check that the model, the loss and the data fit each other, and return the trainer."""
+        trainer = make_trainer(self.module, self.loss)
+        examples = self._check(trainer)
+        if self.loss == "cross_entropy":
+            self._check_outputs(trainer.outputs(flatten(self.module), examples.x))
+        return trainer
+
+    def _check(self, trainer: Trainer) -> Examples:
+        """Return the first examples on which the model can be trained. An error of a single client is left to the rounds."""
+        failure: Exception | None = None
+        readable = [part for part in self.parts if not self.dataset.unread(part)]
+        for part in readable[:_TRIED]:
+            rows = part[:2]
+            examples = Examples(self.dataset.prepare(self.dataset.x_train[rows]), self.dataset.y_train[rows])
+            try:
+                trainer.check(examples)
+                return examples
+            except InputError as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    def _check_outputs(self, outputs: Tensor) -> None:
+        wanted = self.dataset.outputs
+        if outputs.ndim != 2 or outputs.shape[1] < wanted:
+            raise InputError(
+                f"the model's outputs for an example have shape {tuple(outputs.shape[1:])}, but data set '{self.dataset.name}' "
+                f"has {wanted:,} classes. Give the model's last layer {wanted:,} outputs."
+            )
+
+    def examples(self, client: int) -> Examples:
+        """The prepared training data of a client."""
+        return examples_of(self.dataset, self.parts[client])
+
+    def test_chunks(self) -> list[Examples]:
+        """The prepared held-out data, in chunks that are scored one at a time."""
+        starts = range(0, len(self.dataset.x_test), _CHUNK)
+        x, y = self.dataset.x_test, self.dataset.y_test
+        return [Examples(self.dataset.prepare(x[s : s + _CHUNK]), y[s : s + _CHUNK]) for s in starts]
+
+    def summarise(self, parts: Sequence[tuple[float, int]]) -> Score:
+        """Combine the scores of the chunks into one score."""
+        count = len(self.dataset.y_test)
+        right = sum(right for _, right in parts) / count if self.dataset.task == "classification" else None
+        return Score(sum(loss for loss, _ in parts) / count, right)
+
+
+def examples_of(dataset: DataSet, rows: Tensor) -> Examples:
+    """Return prepared training examples. If their Dataset could not be read before, it is read now and may raise an error."""
+    if dataset.unread(rows):
+        first = Examples(*dataset.read(rows, FIRST))
+    else:
+        first = Examples(dataset.prepare(dataset.x_train[rows]), dataset.y_train[rows])
+    if not dataset.live(rows):
+        return first
+    return LiveExamples(*first, read=lambda chosen, seed: Examples(*dataset.read(rows[chosen], seed)))
+
+
+def from_config(config: Config) -> Workload:
+    """Load the data, hold out the validation set, partition the rest and build the model, as the configuration says."""
+    seed = PublicSeed(config.seed)
+    loading, spreading = config.data.split_options()
+    dataset = data.load(config.data.name, **loading)
+    if config.data.validation:
+        dataset = data.hold_out(dataset, config.data.validation, seed.child("validation"))
+    clients = config.data.clients or (None if config.data.partition == "natural" else DEFAULT_CLIENTS)
+    parts = data.partition(dataset, name=config.data.partition, clients=clients, seed=seed.child("partition"), **spreading)
+    module = build_module(config, shape=dataset.shape, outputs=dataset.outputs)
+    return Workload(
+        dataset=dataset,
+        parts=parts,
+        module=module,
+        loss=loss_for(dataset.task, config.model.loss),
+        shared_start=shares_start(config),
+        metric=metric_for(dataset.task, config.model.metric),
+    )
+
+
+def build_module(config: Config, *, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Build the model that a configuration names, with its first weights, for examples of this shape."""
+    secret = not config.algorithm.public_start
+    start = PublicSeed.from_bytes(token_bytes(16)) if secret else PublicSeed(config.seed).child("model")
+    with torch.random.fork_rng(devices=[]):
+        # Third-party models draw their own first weights from torch's generator.
+        torch.manual_seed(randbits(63) if secret else config.seed % 2**63)
+        return models.build(config.model.name, shape=shape, outputs=outputs, seed=start, **config.model.options)
+
+
+def loss_for(task: str, chosen: str | Loss | None = None) -> str | Loss:
+    """The chosen loss, or the default loss of the task."""
+    usual = "cross_entropy" if task == "classification" else "squares"
+    if chosen in LOSSES.built_in and chosen != usual:
+        raise InputError(f"model.loss = '{chosen}' does not suit the data, a {task}. Use '{usual}', or a loss of your own.")
+    return chosen or usual
+
+
+def metric_for(task: str, chosen: str | Metric | None) -> str | Metric | None:
+    """The chosen metric. None if there is none, or if it is the accuracy, which is always reported for classification."""
+    if chosen is None:
+        return None
+    if chosen == "accuracy":
+        if task != "classification":
+            raise InputError(
+                "model.metric = 'accuracy' is for classification, but the data is a regression. Use a metric of your own."
+            )
+        return None
+    if (key := metric_key(chosen)) in KEYS:
+        raise InputError(f"metrics.jsonl already has a column '{key}'. Give the function behind model.metric another name.")
+    return chosen
+
+
+def shares_start(config: Config) -> bool:
+    """Whether every party is able and allowed to rebuild the first weights of a configuration."""
+    return config.model.name in models.MODELS.built_in and config.algorithm.shows_weights
+
+
+def from_objects(
+    module: nn.Module,
+    clients: Sequence[Any],
+    test: Any,
+    loss: Loss | str | None,
+    task: str,
+    metric: Metric | str | None = None,
+    *,
+    redraw: bool | None = None,
+) -> Workload:
+    """Make a workload from a module, a loss and data. Each client has one pair of tensors or one torch Dataset.
+
+    `redraw` has the same meaning as in `from_clients`.
+    """
+    dataset, parts = data.from_clients(clients, test=test, task=task, redraw=redraw)  # type: ignore[arg-type]
+    return Workload(
+        dataset=dataset,
+        parts=parts,
+        module=module,
+        loss=loss_for(task, loss),
+        shared_start=False,
+        metric=metric_for(task, metric),
+    )

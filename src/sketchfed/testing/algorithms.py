@@ -1,0 +1,123 @@
+"""What every algorithm must do with its settings, its code and a run that is interrupted."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sketchfed.algorithms import Algorithm, Change, RoundContext
+from sketchfed.config import Config, DataSettings, EngineSettings, load_config
+from sketchfed.errors import InputError
+from sketchfed.runs import resume, run
+from sketchfed.testing.algorithm_cases import (
+    CLIENTS,
+    AlgorithmSuite,
+    clients_data,
+    code_of,
+    dim,
+    module,
+    own_noise,
+    started,
+    working,
+)
+from sketchfed.testing.algorithm_rounds import AlgorithmRounds
+from sketchfed.testing.algorithm_views import AlgorithmViews
+from sketchfed.testing.federation import advanced
+from sketchfed.testing.problems import SEED
+from sketchfed.testing.suite import only
+from sketchfed.wire import Bits, pack
+
+
+class _StoppedError(Exception):
+    """Stands for a power failure."""
+
+
+def _config(algorithm: Algorithm) -> Config:
+    engine = EngineSettings(workers=1, checkpoint_seconds=0.0)
+    return Config(algorithm=working(algorithm, rounds=4), privacy=own_noise(algorithm), engine=engine)
+
+
+class AlgorithmSettings(AlgorithmSuite):
+    """Settings."""
+
+    def test_resolving_twice_changes_nothing(self, algorithm: Algorithm) -> None:
+        """`resolved` fills in every default, among them `global_rate`. Resolving twice changes nothing."""
+        once = working(algorithm).resolved(dim(), CLIENTS, module())
+        assert once.global_rate is not None
+        assert once.resolved(dim(), CLIENTS, module()) == once
+
+    def test_a_configuration_survives_as_tables_and_as_a_file(self, algorithm: Algorithm) -> None:
+        """The settings survive `to_tables` and `to_toml`, before and after they are resolved.
+
+        The class is found again by its name in the registry or as `package.module:Class`, so it is at the top of a module.
+        """
+        config = replace(_config(algorithm), data=DataSettings(clients=CLIENTS))
+        sizes = [len(each.x) for each in clients_data()]
+        for each in (config, config.completed(dim=dim(), sizes=sizes, module=module())):
+            for tables in (each.to_tables(), tomllib.loads(each.to_toml())):
+                found = load_config(tables)
+                assert replace(found, algorithm=each.algorithm) == each
+                assert type(found.algorithm) is type(algorithm)
+                assert found.to_tables() == each.to_tables()
+
+    @only(lambda suite, algorithm: algorithm.noise_defaults is not None)
+    def test_an_algorithm_that_needs_noise_is_refused_without_it(self, algorithm: Algorithm) -> None:
+        """An algorithm with `noise_defaults` is refused without [privacy]."""
+        tables = _config(algorithm).to_tables()
+        del tables["privacy"]
+        with pytest.raises(InputError, match="runs only with noise"):
+            load_config(tables)
+
+
+class AlgorithmCode(AlgorithmSuite):
+    """The linear code."""
+
+    @only(lambda suite, algorithm: code_of(algorithm) is not None)
+    def test_a_client_sends_its_change_through_the_code(self, algorithm: Algorithm) -> None:
+        """If `code` returns a code, `client` sends `code.packet(code.apply(change))` and keeps nothing.
+
+        Otherwise noise and masks would be added to something else than what clients send.
+        """
+        server = started(algorithm)
+        for index in range(2):
+            form, resolved = server.algorithm.given(SEED, index), server.algorithm
+            replica = server.state.replica
+            context = RoundContext(round=index, seed=SEED, client=1, replica=replica, population=CLIENTS)
+            length = dim() if form.sketch is None else form.sketch.size
+            change = torch.randn(length, generator=torch.Generator().manual_seed(index))
+            code = resolved.code(length, context)
+            packet, memory = resolved.client(Change(change), None, context)
+            assert memory is None
+            assert pack(packet) == pack(code.packet(code.apply(change)))
+            assert not any(isinstance(array, Bits) for array in packet.arrays.values())
+            resolved.check(packet, dim(), context)
+            advanced(server, 1)
+
+
+class AlgorithmResumption(AlgorithmSuite):
+    """Runs that stop and go on."""
+
+    def test_an_interrupted_run_ends_as_if_it_had_never_stopped(self, algorithm: Algorithm, tmp_path: Path) -> None:
+        """A run that is interrupted after a round and resumed from its folder ends with the same weights, bit for bit."""
+        given: dict[str, Any] = {"model": module(), "clients": [(each.x, each.y) for each in clients_data()]}
+        given["test"] = given["clients"][0]
+
+        def stop(line: dict[str, object]) -> None:
+            if line["round"] == 2:
+                raise _StoppedError
+
+        config = _config(replace(algorithm, participation=0.5))
+        whole = run(config, **given)
+        with pytest.raises(_StoppedError):
+            run(config, folder=tmp_path / "run", on_round=stop, **given)
+        resumed = resume(tmp_path / "run", **given)
+        assert torch.equal(resumed.weights, whole.weights)
+        untimed = [[{**line, "seconds": 0} for line in each.metrics] for each in (resumed, whole)]
+        assert untimed[0] == untimed[1]
+
+
+class AlgorithmConformance(AlgorithmSettings, AlgorithmCode, AlgorithmRounds, AlgorithmResumption, AlgorithmViews):
+    """All demands on an algorithm. `algorithms` are instances of yours; rounds and local work are set by the suite."""

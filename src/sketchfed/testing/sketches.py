@@ -1,0 +1,279 @@
+"""What every sketch family must do."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sketchfed.errors import InputError
+from sketchfed.kernels.jit import forced_twins
+from sketchfed.seeds import PublicSeed
+from sketchfed.sketches import Sketch, dense
+from sketchfed.sketches.columns import ColumnSketch
+from sketchfed.testing.odds import mean_interval
+from sketchfed.testing.suite import Check, Suite
+
+Family = Callable[..., Sketch]
+"""Makes a sketch from `dim`, `size` and `seed`: a class, or a `partial` of one with options."""
+
+SEED = PublicSeed(7)
+SHAPES = [(1, 1), (2, 1), (7, 7), (31, 5), (64, 64), (100, 48), (129, 50), (1000, 100)]
+TWIN_SHAPES = [(1, 1), (31, 5), (129, 50), (1000, 100)]
+ALPHA_SHAPES = [(1, 1), (5, 2), (97, 13), (1000, 999), (100_003, 1001)]
+DTYPES = [torch.float32, torch.float64]
+TRIALS, MOMENT_TRIALS = 400, 600
+"""Sketches that are drawn for a statistical check."""
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tensor:
+    """Standard normal numbers, the same each time."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """How far rounding may take a sum of a few numbers."""
+    return 1e-11 if dtype == torch.float64 else 1e-4
+
+
+def made(family: Family, *, dim: int = 100, size: int = 48, seed: PublicSeed = SEED) -> Sketch:
+    """A sketch of a family."""
+    return family(dim=dim, size=size, seed=seed)
+
+
+def at(shapes: list[tuple[int, int]]) -> Callable[[Check], Check]:
+    """Runs a check at these shapes `(dim, size)`, except for those that an option of the family forbids."""
+
+    def marked(check: Check) -> Check:
+        check.shapes = shapes  # type: ignore[attr-defined]
+        return check
+
+    return marked
+
+
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+class SketchConformance(Suite):
+    """All demands on a sketch family. `sketches` are classes, or `functools.partial` of a class with options."""
+
+    argument, attribute = "family", "sketches"
+    sketches: ClassVar[Mapping[str, Family] | Sequence[Family]] = ()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Gives every check its families, and its shapes if it has `dim` and `size`."""
+        shapes = getattr(metafunc.function, "shapes", None)
+        if shapes is None:
+            super().pytest_generate_tests(metafunc)
+            return
+        cases = {
+            f"{name}-{dim}-{size}": (family, dim, size)
+            for name, family in self.cases().items()
+            for dim, size in shapes
+            if _possible(family, dim, size)
+        }
+        metafunc.parametrize(("family", "dim", "size"), list(cases.values()), ids=list(cases))
+
+    @every_dtype
+    @at(SHAPES)
+    def test_apply_and_adjoint_are_the_dense_matrix(self, family: Family, dim: int, size: int, dtype: torch.dtype) -> None:
+        """`apply` and `adjoint` are R and Rᵀ of one matrix, in float32 and float64, for every size from 1 to `dim`."""
+        sketch = made(family, dim=dim, size=size)
+        matrix = dense(sketch, dtype=dtype)
+        assert matrix.shape == (size, dim)
+        x, y = normal(3, dim, dtype=dtype), normal(3, size, dtype=dtype, seed=2)
+        scale = float(matrix.abs().sum(1).max())
+        assert torch.allclose(sketch.apply(x), x @ matrix.T, rtol=0, atol=tolerance(dtype) * scale)
+        assert torch.allclose(sketch.adjoint(y), y @ matrix, rtol=0, atol=tolerance(dtype) * scale)
+
+    @every_dtype
+    def test_the_adjoint_passes_the_dot_test(self, family: Family, dtype: torch.dtype) -> None:
+        """⟨Rx, y⟩ = ⟨x, Rᵀy⟩."""
+        sketch = made(family, dim=3000, size=700)
+        x, y = normal(3000, dtype=dtype), normal(700, dtype=dtype, seed=2)
+        left, right = sketch.apply(x) @ y, x @ sketch.adjoint(y)
+        assert float(left) == pytest.approx(float(right), abs=tolerance(dtype) * 3000)
+
+    def test_a_sketch_is_linear(self, family: Family) -> None:
+        """R(3x − y/2) = 3Rx − Ry/2."""
+        sketch = made(family)
+        x, y = normal(100), normal(100, seed=2)
+        assert torch.allclose(sketch.apply(3 * x - 0.5 * y), 3 * sketch.apply(x) - 0.5 * sketch.apply(y))
+
+    def test_leading_dimensions_are_kept_and_rows_are_independent(self, family: Family) -> None:
+        """Leading dimensions are kept, also empty ones. Each row is sketched as if it were alone, contiguous or not."""
+        sketch = made(family)
+        x = normal(2, 3, 100)
+        y = sketch.apply(x)
+        assert y.shape == (2, 3, 48)
+        assert torch.allclose(y[1, 2], sketch.apply(x[1, 2]))
+        assert sketch.adjoint(y).shape == (2, 3, 100)
+        assert sketch.apply(normal(0, 100)).shape == (0, 48)
+        assert torch.allclose(sketch.apply(normal(100, 3).T), sketch.apply(normal(100, 3).T.contiguous()))
+
+    @every_dtype
+    @at(TWIN_SHAPES)
+    def test_the_torch_twin_is_the_same_operator(self, family: Family, dim: int, size: int, dtype: torch.dtype) -> None:
+        """The torch operations that run on other devices than the CPU (the twin) make the same matrix as the kernel."""
+        sketch, x = made(family, dim=dim, size=size), normal(2, dim, dtype=dtype)
+        with forced_twins():
+            twin, twin_sketch = dense(sketch, dtype=dtype), sketch.apply(x)
+        assert torch.allclose(dense(sketch, dtype=dtype), twin, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-13)
+        assert torch.allclose(sketch.apply(x), twin_sketch, rtol=1e-4, atol=tolerance(dtype) * math.sqrt(dim))
+        if isinstance(sketch, ColumnSketch):
+            codes = torch.from_numpy(sketch._codes(0, dim).astype(np.int64))
+            assert torch.equal(codes, sketch._codes_twin(torch.arange(dim)))
+
+    def test_float32_and_float64_are_the_same_operator(self, family: Family) -> None:
+        """float32 and float64 use the same matrix, up to rounding."""
+        sketch = made(family)
+        assert torch.allclose(dense(sketch, dtype=torch.float32).double(), dense(sketch), rtol=0, atol=1e-6)
+
+    def test_equal_fields_are_the_same_operator_and_other_seeds_are_not(self, family: Family) -> None:
+        """All randomness comes from `seed`: sketches with equal fields are equal, have equal hashes and the same matrix."""
+        assert made(family) == made(family)
+        assert hash(made(family)) == hash(made(family))
+        assert torch.equal(dense(made(family)), dense(made(family)))
+        other = made(family, seed=PublicSeed(8))
+        assert other != made(family)
+        assert not torch.equal(dense(other), dense(made(family)))
+
+    def test_threads_do_not_change_a_bit(self, family: Family) -> None:
+        """Results are the same bits for any number of threads, and if several threads use one sketch."""
+        sketch, x = made(family, dim=5000, size=600), normal(8, 5000, dtype=torch.float32)
+        alone = [made(family, dim=5000, size=600).apply(row) for row in x]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(sketch.apply, x))
+        threads = torch.get_num_threads()
+        try:
+            torch.set_num_threads(1)
+            single = [sketch.apply(row) for row in x]
+        finally:
+            torch.set_num_threads(threads)
+        for a, b, c in zip(alone, together, single, strict=True):
+            assert torch.equal(a, b)
+            assert torch.equal(a, c)
+
+    def test_derivatives_of_every_order_exist(self, family: Family) -> None:
+        """`apply` and `adjoint` can be differentiated twice (the base class `Sketch` does it)."""
+        sketch = made(family)
+        x, y = normal(2, 100).requires_grad_(), normal(2, 48).requires_grad_()
+        assert torch.autograd.gradcheck(sketch.apply, x, fast_mode=True)
+        assert torch.autograd.gradcheck(sketch.adjoint, y, fast_mode=True)
+        assert torch.autograd.gradgradcheck(lambda t: sketch.apply(t).pow(3), x, fast_mode=True)
+        assert torch.autograd.gradgradcheck(lambda t: sketch.adjoint(t).pow(3), y, fast_mode=True)
+
+    def test_function_transforms_work(self, family: Family) -> None:
+        """`torch.func.vmap`, `grad`, `jvp` and `hessian` work."""
+        sketch, matrix, x = made(family), dense(made(family)), normal(5, 100)
+
+        def energy(t: Tensor) -> Tensor:
+            return sketch.apply(t).square().sum()
+
+        assert torch.allclose(torch.func.vmap(torch.func.grad(energy))(x), 2 * x @ matrix.T @ matrix)
+        assert torch.allclose(torch.func.vmap(sketch.apply, in_dims=1)(x.T), x @ matrix.T)
+        assert torch.allclose(torch.func.jvp(sketch.apply, (x[0],), (x[1],))[1], matrix @ x[1])
+        assert torch.allclose(torch.func.hessian(energy)(x[0]), 2 * matrix.T @ matrix)
+
+    def test_the_round_trip_is_unbiased(self, family: Family) -> None:
+        """E[RᵀRh] = h over seeds (Song et al. 2023, Thm 4.2).
+
+        Along ten directions. False alarm below 1e-5 a family, by Student's t. With 400 sketches, a bias of 0.37 standard
+        deviations along one direction is found with probability 0.99.
+        """
+        h, directions = normal(96), torch.cat([normal(8, 96, seed=3), torch.eye(96, dtype=torch.float64)[[0, 95]]])
+        along = []
+        for trial in range(TRIALS):
+            sketch = made(family, dim=96, size=48, seed=PublicSeed(1).child("trial", trial))
+            along.append(directions @ sketch.adjoint(sketch.apply(h)))
+        for samples, expected in zip(torch.stack(along).T, directions @ h, strict=True):
+            low, high = mean_interval(samples, false_alarm=1e-6)
+            assert low <= float(expected) <= high
+
+    @pytest.mark.parametrize("shape", ["normal", "one coordinate", "flat"])
+    def test_the_second_moment_is_exact_alpha_and_below_alpha(self, family: Family, shape: str) -> None:
+        """E‖RᵀRh‖² = 1 + `exact_alpha` ≤ 1 + `alpha` for unit vectors h (Song et al. 2023, Thm 4.2, Table 1).
+
+        False alarm below 2e-6 a case, by Student's t. With 600 sketches, an exact_alpha that is off by 0.3 standard deviations
+        of ‖RᵀRh‖² is found with probability 0.99.
+        """
+        h = {
+            "normal": normal(96),
+            "one coordinate": torch.eye(96, dtype=torch.float64)[17],
+            "flat": torch.ones(96, dtype=torch.float64),
+        }[shape]
+        h = h / h.norm()
+        moments = []
+        for trial in range(MOMENT_TRIALS):
+            sketch = made(family, dim=96, size=48, seed=PublicSeed(2).child(shape, trial))
+            moments.append(float(sketch.adjoint(sketch.apply(h)).square().sum()))
+        low, high = mean_interval(moments, false_alarm=2e-6)
+        assert low <= 1 + sketch.exact_alpha <= high
+        assert low <= 1 + sketch.alpha
+        assert 0 <= sketch.exact_alpha <= sketch.alpha
+
+    @at(ALPHA_SHAPES)
+    def test_exact_alpha_never_exceeds_the_published_bound_nor_beats_the_least_possible(
+        self, family: Family, dim: int, size: int
+    ) -> None:
+        """dim/size − 1 ≤ `exact_alpha` ≤ `alpha` for every shape.
+
+        E tr((RᵀR)²) ≥ dim²/size for every R of `size` rows with E[RᵀR] = I, so no α lies below dim/size − 1.
+        """
+        sketch = made(family, dim=dim, size=size)
+        assert dim / size - 1 - 1e-9 <= sketch.exact_alpha <= sketch.alpha
+
+    @pytest.mark.parametrize("field", ["dim", "size"])
+    @pytest.mark.parametrize("value", [0, -3, 2**31, 1.5, "12", None, True])
+    def test_dim_and_size_must_be_positive_integers(self, family: Family, field: str, value: object) -> None:
+        """`dim` and `size` that are not positive integers are refused."""
+        with pytest.raises(InputError, match=field):
+            family(**{"dim": 10, "size": 2, "seed": PublicSeed(1), field: value})
+
+    def test_a_size_beyond_dim_works_or_is_refused_in_words(self, family: Family) -> None:
+        """A size beyond `dim` works if the class says `wide`, and is refused with the reason if not."""
+        try:
+            kind = type(made(family, dim=6, size=6))
+        except InputError:
+            pytest.skip("an option forbids this shape")
+        if kind.wide:
+            assert dense(made(family, dim=5, size=9)).shape == (9, 5)
+        else:
+            with pytest.raises(InputError, match=f"size 9 exceeds dim 5: '{kind.name}'.*Use size <= 5"):
+                made(family, dim=5, size=9)
+
+    def test_what_apply_and_adjoint_refuse(self, family: Family) -> None:
+        """Other shapes, integers, half precision, NaN and infinity are refused with the reason (`Sketch` does it)."""
+        sketch = made(family)
+        cases: list[tuple[object, str]] = [
+            (torch.ones(99), "last dimension of x must be dim = 100, got shape"),
+            (torch.tensor(1.0), "last dimension"),
+            (torch.ones(100, dtype=torch.int64), "int64.*Convert it: x.to"),
+            (torch.ones(100, dtype=torch.float16), "float16"),
+            (np.ones(100), "torch tensor, got ndarray"),
+            (torch.full((100,), torch.nan), "100 values that are NaN or infinite"),
+            (torch.cat([torch.ones(50), torch.tensor([torch.inf]), torch.ones(49)]), "first at coordinate 50"),
+        ]
+        for bad, why in cases:
+            with pytest.raises(InputError, match=why):
+                sketch.apply(bad)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="last dimension of y must be size = 48"):
+            sketch.adjoint(torch.ones(100))
+        with pytest.raises(InputError, match="1 values that are NaN or infinite"):
+            sketch.adjoint(torch.cat([torch.ones(47), torch.tensor([torch.nan])]))
+
+
+def _possible(family: Family, dim: int, size: int) -> bool:
+    """Whether a family has this shape. Only an option may forbid one: a plain class takes every size up to dim."""
+    if not isinstance(family, partial):
+        return True
+    try:
+        made(family, dim=dim, size=size)
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""Every registered algorithm, and two that somebody else wrote, do what `sketchfed.testing` demands of an algorithm."""
+
+from typing import ClassVar
+
+import pytest
+from third_party import Median, Scratch
+
+from sketchfed import PublicSeed
+from sketchfed.algorithms import ALGORITHMS, CodecSettings, FedAvg, Iterative, SketchSettings, SubspaceSettings
+from sketchfed.attacks import ATTACKS
+from sketchfed.attacks.inference import AlignmentAttack, PropertyAttack
+from sketchfed.attacks.reconstruction import Reconstruction
+from sketchfed.audits.defence import Bench, Effort
+from sketchfed.audits.evidence import record
+from sketchfed.audits.outside import Outside
+from sketchfed.config import Config, EngineSettings
+from sketchfed.errors import InputError
+from sketchfed.runs.workload import from_objects
+from sketchfed.testing import AlgorithmConformance, advanced
+from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module, started, working
+
+OPTIONS = {"dome": {"subspace": SubspaceSettings(size=8)}}
+VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items()} | {
+    "fedavg, momentum": FedAvg(global_momentum=0.5),
+    "fedavg, error feedback": FedAvg(codec=CodecSettings(name="rand_k", ratio=0.3), error_feedback=True),
+    "iterative, momentum, few bits": Iterative(global_momentum=0.5, sketch=SketchSettings(ratio=0.5, bits=8)),
+}
+
+
+class TestEveryAlgorithm(AlgorithmConformance):
+    algorithms: ClassVar = VARIANTS
+
+
+class TestThirdParties(AlgorithmConformance):
+    algorithms: ClassVar = [Median(), Scratch()]
+
+
+SUMS = [name for name, each in PROTECTIONS.items() if each.secure is not None or each.privacy.placement == "sent"]
+
+
+def fedavg(codec: str) -> FedAvg:
+    return FedAvg(codec=CodecSettings(name=f"third_party:{codec}"))
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_an_additive_codec_of_somebody_else_runs_under_every_protection(protection):
+    assert advanced(started(fedavg("Additive"), PROTECTIONS[protection]), 1).round == 1
+
+
+@pytest.mark.parametrize("protection", SUMS)
+@pytest.mark.parametrize(
+    ("codec", "reason"),
+    [
+        ("RefusesSums", "declares a linear code, but its packets do not work as one .one client a packet, please"),
+        ("Normalises", "declares a linear code, but a packet that stands for two equal clients does not decode"),
+        ("NotLinear", "what it sends is not a linear function of the update"),
+    ],
+)
+def test_a_codec_that_is_not_linear_is_refused_before_the_first_round_with_the_reason(codec, reason, protection):
+    advanced(started(fedavg(codec)), 1)
+    with pytest.raises(InputError, match=reason):
+        started(fedavg(codec), PROTECTIONS[protection])
+
+
+def test_an_audit_never_takes_a_median_for_a_mean():
+    """Every attack that reads updates says that it is not applicable, and why."""
+    parts = [(each.x, each.y) for each in clients_data()]
+    config = Config(algorithm=working(Median(), rounds=2), engine=EngineSettings(workers=1))
+    run, _ = record(config, from_objects(module(), parts, parts[0], None, "classification"))
+    outside, seed = Outside.of(run.workload, PublicSeed(1)), PublicSeed(2)
+    effort = Effort(victims=1, iterations=1, judged=1, member_rounds=1, canaries=0, shadows=4)
+    found = list(Bench(recorded=run, outside=outside, wanted=outside.property, effort=effort, seed=seed).findings())
+    readers = [name for name, kind in ATTACKS.items() if issubclass(kind, Reconstruction | PropertyAttack | AlignmentAttack)]
+    read = [finding for finding in found if finding.attack in readers]
+    assert {finding.attack for finding in read} == set(readers)
+    assert {finding.role for finding in read} == set(run.roles)
+    assert {finding.verdict for finding in read} == {"not applicable"}
+    assert all("nobody has said what the messages of algorithm 'median' reveal" in finding.reason for finding in read)

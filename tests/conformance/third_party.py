@@ -1,0 +1,154 @@
+"""Algorithms and codecs as somebody else might write them, found as `third_party:…`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from sketchfed import PublicSeed
+from sketchfed.algorithms import Algorithm, Change, FedAvg, RoundContext, State
+from sketchfed.algorithms.base import stepped
+from sketchfed.algorithms.cohorts import round_seed
+from sketchfed.codecs import Codec
+from sketchfed.codecs.base import count
+from sketchfed.codecs.linear import LinearCode
+from sketchfed.codecs.rounding import Parts
+from sketchfed.errors import NotLinearError, WireError
+from sketchfed.wire import Packet, expect_kind, tensor_named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(FedAvg):
+    """FedAvg whose server takes the median of each coordinate: it is no mean, and sums of packets have no median."""
+
+    name = "median"
+    summary = "the median of each coordinate"
+    source = "Yin et al. 2018"
+
+    def code(self, dim: int, context: RoundContext) -> LinearCode:
+        raise NotLinearError("algorithm 'median'", "the server needs single changes, not their sum.")
+
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, None]:
+        codec, shared = self._codec(len(state.replica.weights)), round_seed(seed, state.replica.round)
+        changes = torch.stack([codec.decode([packet], shared) for packet in packets])
+        return replace(state, replica=stepped(self, state.replica, changes.median(0).values)), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratch(Algorithm):
+    """The abstract methods and `client`, and nothing else: whole models down, whole changes up."""
+
+    name = "scratch"
+    summary = "changes up"
+    source = "here"
+    incremental = False
+
+    def resolved(self, dim: int, clients: int | None = None, module: object = None) -> Self:
+        return replace(self, global_rate=self.global_rate or 1.0)
+
+    def client(self, change: Change, memory: Tensor | None, context: RoundContext) -> tuple[Packet, None]:
+        return Packet(kind="change", arrays={"values": change.values}), None
+
+    def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
+        return float(tensor_named(expect_kind(packet, "change"), "values", shape=(dim,)).norm())
+
+    def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, None]:
+        shape = state.replica.weights.shape
+        mean = torch.stack([tensor_named(packet, "values", shape=tuple(shape)) for packet in packets]).mean(0)
+        return State(replica=stepped(self, state.replica, mean)), None
+
+
+class _Whole(Codec):
+    """All coordinates in float32."""
+
+    source = "here"
+    unbiased = True
+    personal = False
+
+    def norm(self, packet: Packet, seed: PublicSeed) -> float:
+        return float(tensor_named(expect_kind(packet, self.name), "values", shape=(self.dim,)).norm())
+
+    def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
+        return Parts({"values": x.to(torch.float32)}, {})
+
+    def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
+        return torch.stack([tensor_named(p, "values", shape=(self.dim,)) for p in packets]).sum(0) / count(packets)
+
+
+@dataclass(frozen=True)
+class _Signs:
+    signs: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x * self.signs
+
+    adjoint = apply
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additive(_Whole):
+    """Coordinates with signs that all clients of a round share."""
+
+    name = "additive"
+    summary = "coordinates with shared signs"
+
+    def linear(self, seed: PublicSeed, client: int = 0) -> LinearCode:
+        return LinearCode(kind=self.name, shape=(self.dim,), map=self._map(seed))
+
+    def mse(self, total_square: float, correlation: float = 0.0) -> float | None:
+        return None
+
+    def _map(self, seed: PublicSeed) -> _Signs:
+        words = torch.from_numpy(seed.child("signs").words(self.dim).astype("int64"))
+        return _Signs(1.0 - 2.0 * (words & 1).to(torch.float32))
+
+    def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
+        return Parts({"values": self._map(seed).apply(x.to(torch.float32))}, {})
+
+    def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
+        return self._map(seed).adjoint(super()._decode(packets, seed, knowledge))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusesSums(_Whole):
+    """Declares a linear code, but decodes packets of single clients only."""
+
+    name = "refuses_sums"
+    summary = "declares what it does not keep"
+
+    def linear(self, seed: PublicSeed, client: int = 0) -> LinearCode:
+        return LinearCode(kind=self.name, shape=(self.dim,), map=None)
+
+    def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
+        if any(packet.clients > 1 for packet in packets):
+            raise WireError("one client a packet, please.")
+        return super()._decode(packets, seed, knowledge)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalises(RefusesSums):
+    """Declares a linear code, but what it decodes has length 1, however long a packet is."""
+
+    name = "normalises"
+
+    def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
+        rows = torch.stack([tensor_named(packet, "values", shape=(self.dim,)) for packet in packets])
+        return torch.nn.functional.normalize(rows, dim=1).sum(0) / count(packets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotLinear(_Whole):
+    """Sends square roots, and declares nothing."""
+
+    name = "not_linear"
+    summary = "square roots"
+    unbiased = False
+
+    def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
+        return Parts({"values": x.sign() * x.abs().sqrt()}, {})
+
+    def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
+        rows = torch.stack([tensor_named(packet, "values", shape=(self.dim,)) for packet in packets])
+        return (rows.sign() * rows.square()).mean(0)

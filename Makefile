@@ -16,13 +16,13 @@ types: ## check types with mypy, strictly
 	mypy
 
 test: ## run the tests and the docs' examples
-	pytest -n 2
+	pytest -n 3
 
 slow: ## run the tests that take minutes
-	pytest -n 2 -m slow
+	pytest -n 3 -m slow
 
 slowest: ## run the tests and list the slowest of them in CONTRIBUTING.md
-	pytest -n 2 --junit-xml build/tests.xml
+	pytest -n 3 --junit-xml build/tests.xml
 	python docs/slowest.py build/tests.xml
 
 tables: ## write the tables and drawings of the pages anew, from the code and from recorded results

@@ -1,10 +1,14 @@
 """Runs the examples of the docs, of README.md and CONTRIBUTING.md, and of docstrings as tests; shares tests out to workers."""
 
+from pathlib import PurePosixPath
+
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 pages = Sybil(parsers=[PythonCodeBlockParser()], patterns=["docs/*.md", "README.md", "CONTRIBUTING.md"])
 docstrings = [Sybil(parsers=[DocTestParser()], path=folder, pattern="*.py") for folder in ("src", "lab/src")]
@@ -12,16 +16,25 @@ docstrings = [Sybil(parsers=[DocTestParser()], path=folder, pattern="*.py") for 
 pytest_collect_file = SybilCollection([pages, *docstrings]).pytest()
 
 FEDERATIONS = "flower"
-"""The folders of tests that start SuperLinks and SuperNodes, and the name of the group that one worker runs."""
+"""The folders of tests that start SuperLinks and SuperNodes."""
+
+
+class OneWorkerAFile(LoadScopeScheduling):
+    """A file stays with one worker, because its fixtures are shared and the examples of a page build on each other.
+
+    All tests with federations stay with one worker too. They share a federation between files and mostly wait, and two
+    federations at a time would only slow each other down.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePosixPath(nodeid.partition("::")[0])
+        return FEDERATIONS if file.parent.name == FEDERATIONS else str(file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWorkerAFile:
+    return OneWorkerAFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests stay together when there are several workers, and put the longest group first.
-
-    The tests of a file, or the examples of a page, build on each other. Federations are shared between files. They mostly wait,
-    and two of them at a time would only slow each other down.
-    """
-    for item in items:
-        group = FEDERATIONS if item.path.parent.name == FEDERATIONS else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Begin with the federations, which take longest."""
     items.sort(key=lambda item: item.path.parent.name != FEDERATIONS)

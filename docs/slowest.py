@@ -32,8 +32,7 @@ def slowest(junit: Path) -> str:
 
 
 def _test(name: str) -> str:
-    """A test's name without the group in which it ran, or the line of an example on a page."""
-    name = name.rpartition("@")[0] or name
+    """A test's name, or the line of an example on a page."""
     example = re.fullmatch(r"line:(\d+),column:\d+", name)
     return f"the example in line {example[1]}" if example else f"`{name}`"
 

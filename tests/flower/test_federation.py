@@ -27,7 +27,11 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW = ("blind clients", "a subspace that follows")
+"""Tried on a grid in memory as well, in `test_flower_engine.py`."""
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS])
 def test_a_run_comes_to_the_bits_of_the_local_engine(kind, engine):
     assert same(sketchfed.run({**KINDS[kind], "engine": engine}), sketchfed.run(KINDS[kind]))
 

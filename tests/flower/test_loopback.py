@@ -13,11 +13,12 @@ from sketchfed.flower.loopback import Loopback
 from sketchfed.flower.worker import READY, alive, work
 
 NOBODY = "127.0.0.1:1"
+NODES = 2
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    loopback = Loopback(tmp_path_factory.mktemp("loopback"), nodes=3)
+    loopback = Loopback(tmp_path_factory.mktemp("loopback"), nodes=NODES)
     with loopback:
         yield loopback
     assert loopback.pids() == []
@@ -29,9 +30,9 @@ def announced(federation, index):
 
 
 def test_all_nodes_are_online_and_their_workers_ready(federation):
-    assert federation.online() == 3
-    assert [announced(federation, index) for index in range(3)] == [[str(node_id)] for node_id in federation.node_ids]
-    assert all(READY in federation.logs()[f"worker-{index}"] for index in range(3))
+    assert federation.online() == NODES
+    assert [announced(federation, index) for index in range(NODES)] == [[str(node_id)] for node_id in federation.node_ids]
+    assert all(READY in federation.logs()[f"worker-{index}"] for index in range(NODES))
 
 
 def test_the_command_line_of_flower_finds_the_federation(federation):
@@ -44,7 +45,7 @@ def test_a_killed_node_comes_back_at_once_under_the_same_id(federation):
     lost = before - set(federation.pids())
     assert len(lost) >= 2, "the SuperNode and its worker"
     federation.start_node(1)
-    federation.wait_online(3, timeout=30)
+    federation.wait_online(NODES, timeout=30)
     assert announced(federation, 1) == [str(federation.node_ids[1])] * 2
 
 

@@ -33,21 +33,16 @@ def tables(**own):
     return load_config(plugin.CONFIG, changes).to_tables() | own
 
 
-@pytest.mark.parametrize("own", [{}, {"privacy": PRIVATE}], ids=["plain", "private"])
 @pytest.mark.usefixtures("site")
-def test_a_run_of_the_plug_in_comes_to_the_bits_of_the_local_engine(engine, own):
-    assert same(sketchfed.run(tables(**own) | {"engine": engine}), sketchfed.run(tables(**own)))
-
-
-@pytest.mark.usefixtures("site")
-def test_an_interrupted_run_of_the_plug_in_goes_on(engine, tmp_path):
+def test_a_private_run_of_the_plug_in_that_was_interrupted_comes_to_the_bits_of_the_local_engine(engine, tmp_path):
     def stop(line):
         if line["round"] == 2:
             raise KeyboardInterrupt
 
+    private = tables(privacy=PRIVATE)
     with pytest.raises(KeyboardInterrupt):
-        sketchfed.run(tables() | {"engine": engine}, folder=tmp_path / "run", on_round=stop)
-    assert same(sketchfed.resume(tmp_path / "run"), sketchfed.run(tables()))
+        sketchfed.run(private | {"engine": engine}, folder=tmp_path / "run", on_round=stop)
+    assert same(sketchfed.resume(tmp_path / "run"), sketchfed.run(private))
 
 
 @pytest.mark.parametrize("settings", [{"partition-id": 0}, {"data": "own_data:load"}], ids=["a part", "own data"])

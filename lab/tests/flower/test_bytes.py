@@ -76,16 +76,19 @@ def made(tmp_path_factory):
     return Made(tmp_path_factory.mktemp("bytes"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_flower_carries_what_was_packed_and_the_socket_what_flower_carries(made, way):
     assert 0 < made.total(f"payload_{way}") < made.total(f"content_{way}") < made.on_the_socket(way) < getattr(made.passed, way)
 
 
+@pytest.mark.slow
 def test_the_metrics_count_what_was_packed(made):
     assert made.result.metrics[-1]["uplink_bytes"] == made.total("payload_up")
     assert made.result.metrics[-1]["downlink_bytes"] == made.total("payload_down")
 
 
+@pytest.mark.slow
 def test_flower_adds_the_fields_of_a_record_to_each_message_and_the_agreement_to_the_first(made):
     sizes = (100,) * NODES
     agreement = len(Agreement(config=made.result.config, sizes=sizes, shape=(64,), outputs=10).packed)
@@ -96,6 +99,7 @@ def test_flower_adds_the_fields_of_a_record_to_each_message_and_the_agreement_to
         assert 0 < line["content_down"] - line["payload_down"] - told <= NODES * RECORD
 
 
+@pytest.mark.slow
 def test_http_and_tls_add_nine_requests_to_a_message_and_a_handshake_to_a_new_connection(made):
     """Beside the rounds, each node was greeted by a message of the same kind, without payload, and got the app with it."""
     least = (ROUNDS + 1) * NODES * REQUESTS + NODES * FIRST

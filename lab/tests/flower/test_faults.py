@@ -1,6 +1,7 @@
 """Failures of every kind on a real federation: the run goes on, says why, and comes to what those who stayed come to alone.
 
-Those marked slow are also tried in `test_flower_dropouts.py`, on a grid whose nodes answer in this process.
+Those marked slow are also tried in `test_flower_dropouts.py`, on a grid whose nodes answer in this process, or (replies that
+arrive by halves) in `test_arrivals.py`.
 """
 
 import re
@@ -158,6 +159,7 @@ def test_privacy_is_charged_for_whatever_may_have_left_a_client(rehearsal, caplo
     assert got.metrics[0]["participants"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_client_that_dies_while_it_sends_its_reply_holds_up_nobody(rehearsal, monkeypatch, caplog, tmp_path):
     """Flower by itself waits three minutes for the rest of that reply, and the replies of all others expire meanwhile."""

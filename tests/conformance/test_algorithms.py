@@ -54,12 +54,18 @@ def test_an_additive_codec_of_somebody_else_runs_under_every_protection(protecti
         ("RefusesSums", "declares a linear code, but its packets do not work as one .one client a packet, please"),
         ("Normalises", "declares a linear code, but a packet that stands for two equal clients does not decode"),
         ("NotLinear", "what it sends is not a linear function of the update"),
+        ("Curved", "declares a linear code, but the code of a sum of two changes is not the sum of their codes"),
     ],
 )
 def test_a_codec_that_is_not_linear_is_refused_before_the_first_round_with_the_reason(codec, reason, protection):
     advanced(started(fedavg(codec)), 1)
     with pytest.raises(InputError, match=reason):
         started(fedavg(codec), PROTECTIONS[protection])
+
+
+def test_a_codec_that_raises_in_place_of_a_code_is_refused_with_what_it_raised():
+    with pytest.raises(InputError, match=r"declares a linear code, but its packets do not work as one .KeyError: 'signs'"):
+        started(fedavg("Fails"), PROTECTIONS[SUMS[0]])
 
 
 def test_an_audit_never_takes_a_median_for_a_mean():

@@ -138,6 +138,40 @@ class Normalises(RefusesSums):
         return torch.nn.functional.normalize(rows, dim=1).sum(0) / count(packets)
 
 
+@dataclass(frozen=True)
+class _Roots:
+    def apply(self, x: Tensor) -> Tensor:
+        return x.sign() * x.abs().sqrt()
+
+    adjoint = apply
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curved(_Whole):
+    """Declares a linear code, but its map takes roots."""
+
+    name = "curved"
+    summary = "roots that pass for a linear map"
+    unbiased = False
+
+    def linear(self, seed: PublicSeed, client: int = 0) -> LinearCode:
+        return LinearCode(kind=self.name, shape=(self.dim,), map=_Roots())
+
+    def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
+        return Parts({"values": _Roots().apply(x.to(torch.float32))}, {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fails(_Whole):
+    """Cannot say what its code is."""
+
+    name = "fails"
+    summary = "an exception in place of a code"
+
+    def linear(self, seed: PublicSeed, client: int = 0) -> LinearCode:
+        raise KeyError("signs")
+
+
 @dataclass(frozen=True, kw_only=True)
 class NotLinear(_Whole):
     """Sends square roots, and declares nothing."""

@@ -66,7 +66,10 @@ class Algorithm(RoundSettings, ABC):
 
     @abstractmethod
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float | None:
-        """Raise `WireError` unless `server` can use this client's packet. Return the norm by which the packet is screened."""
+        """Raise `WireError` unless `server` can use this client's packet.
+
+        Return the norm that the server compares with the round's median norm, or None if the packet has no norm.
+        """
 
     @abstractmethod
     def server(

@@ -39,7 +39,7 @@ class Codec(ABC):
     personal: ClassVar[bool] = True
     """Whether the decoder must know which client sent a packet, so that it can repeat that client's random draws."""
     shares_dice: ClassVar[bool] = False
-    """Whether the clients' errors cancel if the clients of a round are numbered from 0."""
+    """Whether clients share random draws so that their errors cancel. The clients of a round are then numbered from 0."""
     spreads: ClassVar[bool] = False
     """Whether every coordinate contributes to some number that is sent. Then NaN and infinity show up in the packet."""
 

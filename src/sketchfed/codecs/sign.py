@@ -29,7 +29,7 @@ class Sign(Quantiser):
 
     @property
     def shrinkage(self) -> float:
-        """Undoes the factor dim/size: the signs of the drawn coordinates, with zeros for the others, have a smaller error."""
+        """size/dim: without the factor dim/size, the decoded vector is closer to the original."""
         return 1 / self.gain
 
     def _read(self, packet: Packet, seed: PublicSeed) -> Floats:

@@ -60,7 +60,7 @@ class Wangni(Codec):
         return 1 / (self.dim / self.size + relative_variance(size=self.size, bits=self.bits))
 
     def norm(self, packet: Packet, seed: PublicSeed) -> float:
-        """Sure values count with their magnitude. Drawn ones count as if all coordinates that are not sure had equal magnitude.
+        """The norm of the values that are surely sent, and an estimate for the others that assumes equal magnitudes.
 
         With s sure and m drawn coordinates, the drawn ones contribute m·scale²·(size − s)/(dim − s) to the square. Its
         expectation is (Σ|xᵢ|)²/(dim − s) over the coordinates that are not sure, which is at most their square norm.

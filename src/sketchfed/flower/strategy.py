@@ -66,7 +66,7 @@ class Sketched(Strategy):
             raise InputError("an app trains on all of a client at once. Use privacy.unit = 'client'.")
         self._ledger, self._wait = None if ledger is None else Path(ledger), wait
         self.server: Server | None = None
-        """The server of the last `start`: bytes in `ledger`, and `epsilon`."""
+        """The server of the last `start`. It has the bytes in `tally`, and `epsilon`."""
 
     def start(
         self,

@@ -19,7 +19,7 @@ class Budget:
     multiplier: float
     """The standard deviation of the noise divided by the clip norm."""
     sampling: float
-    """The probability that a unit is in a sum. The observer cannot see whether it is."""
+    """The probability that a unit is part of a sum, if observers cannot see which units are. Otherwise 1."""
     releases: int
     """The number of noisy sums that one client releases in a round."""
     passes: Passes | None = None

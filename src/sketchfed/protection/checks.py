@@ -5,7 +5,6 @@ import math
 import torch
 
 from sketchfed.algorithms import Algorithm, FedAvg, RoundContext
-from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import InputError, NotLinearError, SketchfedError
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
 from sketchfed.seeds import PublicSeed
@@ -125,9 +124,10 @@ def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:
     """
     context = RoundContext(round=0, seed=PublicSeed(0), client=0)
     try:
-        code = algorithm.code(dim, context)
         if isinstance(algorithm, FedAvg) or not type(algorithm).__module__.startswith("sketchfed."):
-            _try_sum(algorithm, code, dim, context)
+            _try_sum(algorithm, dim, context)
+        else:
+            algorithm.code(dim, context)
     except NotLinearError as error:
         if secure:
             why, instead = "cannot be summed, so it cannot run under secure aggregation", "set secure.aggregation = false"
@@ -140,11 +140,14 @@ def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:
         ) from None
 
 
-def _try_sum(algorithm: Algorithm, code: LinearCode, dim: int, context: RoundContext) -> None:
-    """Try one packet, and one that stands for two equal clients. Both must lead the server to the same weights."""
+def _try_sum(algorithm: Algorithm, dim: int, context: RoundContext) -> None:
+    """Try whether the code is linear, and whether a packet that stands for two equal clients leads to the weights of one."""
     subject = f"algorithm '{algorithm.label}'"
-    change = torch.linspace(-1.0, 1.0, math.prod(code.shape) if code.map is None else dim)
     try:
+        code = algorithm.code(dim, context)
+        change = torch.linspace(-1.0, 1.0, math.prod(code.shape) if code.map is None else dim)
+        other = change.flip(0).square()
+        summed, apart = code.mapped(change + other), code.mapped(change) + code.mapped(other)
         values, start = code.apply(change), torch.zeros(dim)
         algorithm.check(code.packet(values), dim, context)
         weights = [
@@ -158,6 +161,10 @@ def _try_sum(algorithm: Algorithm, code: LinearCode, dim: int, context: RoundCon
         raise NotLinearError(
             subject, f"it declares a linear code, but its packets do not work as one ({reason.rstrip('.')})."
         ) from error
+    if not torch.allclose(summed, apart, rtol=1e-3, atol=1e-3 * float(apart.abs().max())):
+        raise NotLinearError(
+            subject, "it declares a linear code, but the code of a sum of two changes is not the sum of their codes."
+        )
     one, two = (state.replica.weights for state in weights)
     if not torch.allclose(one, two, rtol=1e-3, atol=1e-3 * float(one.abs().max())):
         raise NotLinearError(

@@ -96,7 +96,7 @@ class EachExample:
     def packet(
         self, work: ClientWork, mechanism: GaussianNoise, noise: Noise, secret: SecretSeed
     ) -> tuple[Packet, Tensor | None]:
-        return self.algorithm.client(_NoisySteps(self, work, mechanism, noise, secret), work.memory, work.context)
+        return self.algorithm.client(_NoisyCodes(self, work, mechanism, noise, secret), work.memory, work.context)
 
     def integers(self, work: ClientWork, mechanism: Modular, secret: SecretSeed) -> Tensor:
         packet, _ = self.algorithm.client(_Integers(self, work, mechanism, secret), None, work.context)
@@ -126,7 +126,7 @@ class _Encoded(Change):
         return iter(self._unit.batches.draw(self._work.examples, self._work.context, self._secret))
 
 
-class _NoisySteps(_Encoded):
+class _NoisyCodes(_Encoded):
     """Local steps in which each step depends on earlier ones only through noisy codes.
 
     In each step the gradients of a batch are encoded, clipped one by one and added up. Noise is added to the sum, which has

@@ -101,7 +101,10 @@ class PerceptronTrainer:
         return PerceptronTrainer(self._module, self._loss, form)
 
     def _said(self, weights: Tensor, trained: Tensor) -> Tensor:
-        """The weights plus the update to send. The trained weights moved `loads` times as far. Empty buckets did not move."""
+        """Return the weights plus the update to send.
+
+        Training moves a bucket of n coordinates n times as far, so its movement is divided by n. Empty buckets do not move.
+        """
         assert self._form is not None
         assert self._form.loads is not None
         return trained.sub_(weights).div_(self._form.loads.clamp(min=1)).add_(weights)

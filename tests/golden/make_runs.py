@@ -4,8 +4,8 @@
 folders that are there were written by version 0.1.0 (commit 7718101), the last one before the packages were restructured. Make
 them again only when a release is allowed to break old folders, with the code of the last version that may be resumed:
 
-    git worktree add /tmp/old COMMIT
-    PYTHONPATH=/tmp/old/src python tests/golden/make_runs.py
+    git worktree add ../old COMMIT
+    PYTHONPATH=../old/src python tests/golden/make_runs.py
 
 A run is interrupted in the middle of a round, after `DONE` rounds were saved: clients have answered, and nothing has been made
 of their answers. `expected.json` in each folder says what the same version came to when it resumed the folder: the digest of

@@ -42,7 +42,7 @@ class OwnMechanism(GaussianNoise):
 
 
 class Deaf(LocalHost):
-    """Clients of this process, of whom one never answers."""
+    """Clients of this process. One of them never answers."""
 
     def __init__(self, config, workload, folder, *, client=0):
         super().__init__(config, workload, folder)

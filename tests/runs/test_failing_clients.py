@@ -40,7 +40,7 @@ def strict(error: Exception | None = None) -> Strict:
 
 
 def given(*bad: int, **changes) -> dict:
-    """Five clients, of whom some have an input that the model does not take."""
+    """Five clients. Some have an input that the model does not take."""
     data = [tiny.points(16, first=16 * number) for number in range(5)]
     for client in bad:
         data[client][0][[0, 3]] = BAD

@@ -2,7 +2,7 @@
 
 Set SKETCHFED_BEFORE to the folder `src` of the other checkout:
 
-    git worktree add ../before v0.1.0
+    git worktree add ../before REVISION
     SKETCHFED_BEFORE=../before/src sketchfed bench versions
 """
 

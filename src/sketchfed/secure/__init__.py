@@ -5,13 +5,14 @@ the consistency check of Bonawitz et al. 2017, "Practical secure aggregation for
 are pure functions over packets; `docs/secure.md` says what is protected and what is not.
 """
 
-from sketchfed.secure.client import Consented, Done, Joined, Masked, Shared, SumState, advertise, consent, mask, share, unmask
+from sketchfed.secure.client import advertise, consent, mask, recover, share, unmask
 from sketchfed.secure.keys import Identity
 from sketchfed.secure.masks import add_masks, word_for
 from sketchfed.secure.messages import STAGES, Stage
 from sketchfed.secure.planning import Neighbourhood, planned_neighbourhood, planned_terms
 from sketchfed.secure.server import SecureServer, SecureSum, run_stages
 from sketchfed.secure.session import SecureClient
+from sketchfed.secure.states import Consented, Done, Joined, Masked, Shared, SumState, Told
 from sketchfed.secure.terms import Terms
 
 __all__ = [
@@ -29,12 +30,14 @@ __all__ = [
     "Stage",
     "SumState",
     "Terms",
+    "Told",
     "add_masks",
     "advertise",
     "consent",
     "mask",
     "planned_neighbourhood",
     "planned_terms",
+    "recover",
     "run_stages",
     "share",
     "unmask",

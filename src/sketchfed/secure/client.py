@@ -1,31 +1,30 @@
-"""A client's part in a secure sum: five stages, each a function of the state before it and of what the server asks.
+"""A client's part in a secure sum: each stage is a function of the state before it and of what the server asks.
 
-keys → shares → masked → consent → unmask, after Bell et al. 2020 with the consistency check of Bonawitz et al. 2017
-(Fig. 4). A state holds private keys as plain bytes, so that it can be kept between stages; it must stay on its client. A
-function refuses, by `SecureSumError`, whatever would let the server open more than one sum of at least `terms.least` clients.
+keys → shares → masked → consent → unmask, and recover if somebody dealt wrongly. After Bell et al. 2020 with the consistency check
+of Bonawitz et al. 2017 (Fig. 4). A function refuses, by `SecureSumError`, whatever would let the server open more than one sum of
+at least `terms.least` clients.
 
 Departs from the papers: a client that is still there at the end tells the seed of its own mask itself, beside the shares of
 others' secrets. It does so only after as many have signed the same list as could open that seed from shares, and it saves the
-server nearly all interpolation.
+server nearly all interpolation. What clients sign is bound to the keys of all clients, and the list of survivors must keep the
+ring together. `recover` is not in the papers either.
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from sketchfed.errors import InputError, SecureSumError
 from sketchfed.kernels.bits import pack_bits
+from sketchfed.secure.dealing import COMMITTED, DEALT, SEALED, Dealing, Secret, committed, from_accusations, self_commitment
 from sketchfed.secure.keys import (
     KEY,
     SIGNATURE,
-    TAG,
     Advertised,
     Identity,
     KeyAgreement,
-    commitment,
     context,
     derived,
     is_signed,
@@ -34,87 +33,13 @@ from sketchfed.secure.keys import (
     unseal,
 )
 from sketchfed.secure.masks import add_masks, to_words
-from sketchfed.secure.messages import body_of, flagged, laid_out, message, reply_kind, request_kind, taken_apart
+from sketchfed.secure.messages import body_of, flagged, flags, laid_out, message, reply_kind, request_kind, taken_apart
 from sketchfed.secure.shamir import SHARE, deal, field_elements
+from sketchfed.secure.states import Consented, Done, Held, Joined, Masked, Peer, Shared, SumState, Told
 from sketchfed.secure.terms import Terms
+from sketchfed.secure.transcript import Transcript, read_proof
 from sketchfed.seeds import SecretSeed, secret_bytes
 from sketchfed.wire import Bits, Packet
-
-SEALED = 2 * SHARE + TAG
-COMMITTED = 16
-"""Bytes of a share's commitment. Nobody gains by a collision: what is opened must fit a public key or a full commitment."""
-
-
-class Peer(NamedTuple):
-    """What a client keeps of a neighbour: who it is, its key for masks, and the key of what it seals for this client."""
-
-    identity: bytes
-    mask: bytes
-    incoming: bytes
-
-
-class Held(NamedTuple):
-    """A neighbour's secrets as far as they are in these hands: of these two shares at most one ever leaves them."""
-
-    mask_share: bytes
-    seed_share: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class SumState:
-    """Where a client stands in a sum."""
-
-    terms: Terms
-    client: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Joined(SumState):
-    """After `advertise`."""
-
-    identity: Identity = field(repr=False)
-    mask_key: bytes = field(repr=False)
-    seal_key: bytes = field(repr=False)
-    self_seed: bytes = field(repr=False)
-    dealing: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shared(SumState):
-    """After `share`."""
-
-    identity: Identity = field(repr=False)
-    mask_key: bytes = field(repr=False)
-    self_seed: bytes = field(repr=False)
-    peers: Mapping[int, Peer] = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Masked(SumState):
-    """After `mask`."""
-
-    identity: Identity = field(repr=False)
-    self_seed: bytes = field(repr=False)
-    identities: Mapping[int, bytes] = field(repr=False)
-    held: Mapping[int, Held | None] = field(repr=False)
-    """For every neighbour that dealt shares, those for this client; None if what came was not what the neighbour sealed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Consented(SumState):
-    """After `consent`."""
-
-    self_seed: bytes = field(repr=False)
-    identities: Mapping[int, bytes] = field(repr=False)
-    held: Mapping[int, Held | None] = field(repr=False)
-    survivors: bytes
-    """The list that was signed, a bit for each client."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Done(SumState):
-    """After `unmask`, or after a refusal: nothing secret is left, and nothing will be answered."""
-
 
 _S = TypeVar("_S", bound=SumState)
 
@@ -122,7 +47,7 @@ _S = TypeVar("_S", bound=SumState)
 def advertise(
     terms: Terms, client: int, identity: Identity, secret: SecretSeed, *, joined: Container[bytes] = ()
 ) -> tuple[Joined, Packet]:
-    """Make two key pairs for this sum alone and sign their public halves.
+    """Make two key pairs for this sum alone, commit to the seed of the own mask, and sign all of it.
 
     `terms` are those that the client agrees to: `Terms.from_packet(request).demand(...)`. Every secret of the sum derives from
     `secret`, the digest of the terms and the client, so one secret serves a run. `joined` are the digests of the terms that
@@ -140,27 +65,40 @@ def advertise(
             f"client {client} is not among the {len(terms.clients):,} clients of these terms; it does not answer."
         )
     own = secret.child("secure sum", int.from_bytes(terms.digest[:8], "little")).child("client", client)
+    mask_key = next(field_elements(secret_bytes(own.child("mask key"), KEY)))
+    seal_key = secret_bytes(own.child("seal key"), KEY)
+    self_seed = next(field_elements(secret_bytes(own.child("self seed"), KEY)))
+    keys = Advertised.by(
+        identity,
+        terms,
+        client,
+        mask=public_key(mask_key),
+        seal=public_key(seal_key),
+        seed=self_commitment(terms, client, self_seed),
+    )
     state = Joined(
         terms=terms,
         client=client,
         identity=identity,
-        mask_key=next(field_elements(secret_bytes(own.child("mask key"), KEY))),
-        seal_key=secret_bytes(own.child("seal key"), KEY),
-        self_seed=next(field_elements(secret_bytes(own.child("self seed"), KEY))),
+        mask_key=mask_key,
+        seal_key=seal_key,
+        self_seed=self_seed,
         dealing=secret_bytes(own.child("dealing"), 2 * KEY),
+        shown=keys.to_bytes(),
     )
-    keys = Advertised.by(identity, terms, client, public_key(state.mask_key), public_key(state.seal_key))
     return state, message(reply_kind("keys"), terms, keys.to_bytes())
 
 
 def share(state: Joined, request: Packet, directory: Mapping[int, bytes]) -> tuple[Shared, Packet]:
     """Deal shares of the mask key and of the self mask's seed to the neighbours, sealed, with a commitment to each.
 
-    `directory` holds the public identities of all clients. Keys that are not signed for these very terms are refused.
+    `directory` holds the public identities of all clients. Keys that are not signed for these very terms are refused, and so is
+    a transcript in which this client's own keys are missing. The whole dealing is signed, so that a dealer can be convicted.
     """
     terms, client = _at(state, Joined), state.client
     neighbours = terms.neighbours_of(client)
-    shown = taken_apart(body_of(request, request_kind("shares"), terms), neighbours, Advertised.size)
+    transcript, rest = read_proof(body_of(request, request_kind("shares"), terms), terms, client, state.shown)
+    shown = taken_apart(rest, neighbours, Advertised.size)
     _check_neighbours(terms, len(shown), "sent keys")
     keys = {peer: Advertised.from_bytes(data).check(terms, peer, directory) for peer, data in shown.items()}
     points = [point for point, peer in enumerate(neighbours, 1) if peer in keys]
@@ -173,41 +111,47 @@ def share(state: Joined, request: Packet, directory: Mapping[int, bytes]) -> tup
     peers, parts = {}, {}
     for peer, mask_share, seed_share in zip(keys, *dealt, strict=True):
         secret = sealing.with_(keys[peer].seal)
-        outgoing, incoming = (derived(secret, context("seal", terms, *way)) for way in ((client, peer), (peer, client)))
-        peers[peer] = Peer(directory[peer], keys[peer].mask, incoming)
+        outgoing, incoming = (derived(secret, context("seal", transcript, *way)) for way in ((client, peer), (peer, client)))
+        peers[peer] = Peer(directory[peer], keys[peer].mask, keys[peer].seed, incoming)
         parts[peer] = (
-            seal(outgoing, terms, client, peer, mask_share + seed_share)
-            + commitment("mask share", terms, (client, peer), mask_share)[:COMMITTED]
-            + commitment("seed share", terms, (client, peer), seed_share)[:COMMITTED]
+            seal(outgoing, transcript, client, peer, mask_share + seed_share)
+            + committed(Secret.MASK, transcript, client, peer, mask_share)
+            + committed(Secret.SEED, transcript, client, peer, seed_share)
         )
-    body = commitment("self seed", terms, (client,), state.self_seed) + laid_out(neighbours, parts)
     after = Shared(
-        terms=terms, client=client, identity=state.identity, mask_key=state.mask_key, self_seed=state.self_seed, peers=peers
+        terms=terms,
+        client=client,
+        transcript=transcript,
+        identity=state.identity,
+        mask_key=state.mask_key,
+        self_seed=state.self_seed,
+        peers=peers,
     )
+    body = Dealing.signed(state.identity, transcript, client, parts).to_bytes(neighbours)
     return after, message(reply_kind("shares"), terms, body)
 
 
 def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet]:
     """Add to `values`, integers `(size,)` from 0 to 2^bits − 1, a mask with every neighbour that dealt shares, and one's own.
 
-    y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Fig. 4).
+    y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Fig. 4). The
+    reply also says whose shares this client could open, a bit for each neighbour.
     """
-    terms, client = _at(state, Shared), state.client
+    terms, client, transcript = _at(state, Shared), state.client, state.transcript
     _check_values(values, terms)
-    sealed = taken_apart(body_of(request, request_kind("masked"), terms), terms.neighbours_of(client), SEALED)
-    _check_neighbours(terms, len(sealed), "dealt shares")
+    neighbours = terms.neighbours_of(client)
+    sealed = taken_apart(body_of(request, request_kind("masked"), terms), neighbours, DEALT)
     if strangers := sealed.keys() - state.peers.keys():
         raise SecureSumError(f"shares came from client {min(strangers)}, whose keys were never shown. This client stops here.")
-    held = {}
-    for peer, box in sealed.items():
-        plain = unseal(state.peers[peer].incoming, terms, peer, client, box)
-        held[peer] = None if plain is None else Held(plain[:SHARE], plain[SHARE:])
+    opened = {peer: _opened(state, peer, part) for peer, part in sealed.items()}
+    held = {peer: shares for peer, shares in opened.items() if shares is not None}
+    _check_neighbours(terms, len(held), "dealt shares that open")
     masking = KeyAgreement(state.mask_key)
-    pairs = {peer: pair_key(masking, state.peers[peer].mask, terms, client, peer) for peer in sealed}
+    pairs = {peer: pair_key(masking, state.peers[peer].mask, transcript, client, peer) for peer in sealed}
     words = to_words(values, terms.bits)
     add_masks(
         words,
-        added=[self_key(state.self_seed, terms, client), *(key for peer, key in pairs.items() if client < peer)],
+        added=[self_key(state.self_seed, transcript, client), *(key for peer, key in pairs.items() if client < peer)],
         subtracted=[key for peer, key in pairs.items() if client > peer],
     )
     signed = torch.from_numpy(words.view(f"i{words.itemsize}"))
@@ -215,16 +159,18 @@ def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet
     after = Masked(
         terms=terms,
         client=client,
+        transcript=transcript,
         identity=state.identity,
         self_seed=state.self_seed,
-        identities={peer: state.peers[peer].identity for peer in sealed},
+        peers={peer: state.peers[peer] for peer in sealed},
+        pairs=pairs,
         held=held,
     )
-    return after, message(reply_kind("masked"), terms, b"", values=packed)
+    return after, message(reply_kind("masked"), terms, flags(neighbours, held), values=packed)
 
 
 def consent(state: Masked, request: Packet) -> tuple[Consented, Packet]:
-    """Sign the list of those whose masked values arrived, once, if it is long enough and fits what this client has seen."""
+    """Sign the list of those whose masked values count, once, if it is long enough and fits what this client has seen."""
     terms = _at(state, Masked)
     body = body_of(request, request_kind("consent"), terms)
     survivors = flagged(body, terms.clients)
@@ -238,21 +184,28 @@ def consent(state: Masked, request: Packet) -> tuple[Consented, Packet]:
             f"the server asks client {state.client} to sign a list that it is not on, though it sent its values."
         )
     near = set(survivors) & set(terms.neighbours_of(state.client))
-    if strangers := near - state.held.keys():
+    if strangers := near - state.peers.keys():
         raise SecureSumError(f"client {min(strangers)} is said to have sent values, but it never dealt shares to this client.")
     _check_neighbours(terms, len(near), "sent values")
+    if gap := terms.gap(survivors):
+        raise SecureSumError(
+            f"of {gap.width} clients in a row on the ring, {gap.left} are on the list of survivors, and {gap.needed} are needed: "
+            "the ring might fall into two parts, and the sum into two sums. This client does not help to open it."
+        )
     after = Consented(
         terms=terms,
         client=state.client,
+        transcript=state.transcript,
         self_seed=state.self_seed,
-        identities={peer: state.identities[peer] for peer in near},
+        peers=state.peers,
+        pairs=state.pairs,
         held=state.held,
         survivors=body,
     )
-    return after, message(reply_kind("consent"), terms, state.identity.sign(consent_text(terms, body)))
+    return after, message(reply_kind("consent"), terms, state.identity.sign(consent_text(state.transcript, body)))
 
 
-def unmask(state: Consented, request: Packet) -> tuple[Done, Packet]:
+def unmask(state: Consented, request: Packet) -> tuple[Told, Packet]:
     """Tell the own seed and a share of one secret of each neighbour: of its seed if it is on the list, else of its mask key.
 
     Only if, with this client, `threshold` of the neighbourhood have signed the list that it signed itself.
@@ -260,37 +213,84 @@ def unmask(state: Consented, request: Packet) -> tuple[Done, Packet]:
     terms = _at(state, Consented)
     neighbours = terms.neighbours_of(state.client)
     signatures = taken_apart(body_of(request, request_kind("unmask"), terms), neighbours, SIGNATURE)
-    text, agreeing = consent_text(terms, state.survivors), 1
+    listed = set(flagged(state.survivors, terms.clients))
+    text, agreeing = consent_text(state.transcript, state.survivors), 1
     for peer, signature in signatures.items():
-        if agreeing < terms.threshold and peer in state.identities:
-            agreeing += is_signed(text, signature, state.identities[peer])
+        if agreeing < terms.threshold and peer in listed and peer in state.peers:
+            agreeing += is_signed(text, signature, state.peers[peer].identity)
     if agreeing < terms.threshold:
         raise SecureSumError(
             f"{agreeing} of the neighbourhood, this client included, signed the list of survivors that it was shown; "
             f"{terms.threshold} must. Others were shown another list, or too few are left; it does not help to open the sum."
         )
-    shares = {
-        peer: held.seed_share if peer in state.identities else held.mask_share
-        for peer, held in state.held.items()
-        if held is not None
-    }
-    after = Done(terms=terms, client=state.client)
+    shares = {peer: held.seed_share if peer in listed else held.mask_share for peer, held in state.held.items()}
+    after = Told(
+        terms=terms,
+        client=state.client,
+        transcript=state.transcript,
+        peers=state.peers,
+        pairs=state.pairs,
+        survivors=state.survivors,
+    )
     return after, message(reply_kind("unmask"), terms, state.self_seed + laid_out(neighbours, shares))
 
 
-def pair_key(own: KeyAgreement, other: bytes, terms: Terms, client: int, peer: int) -> bytes:
+def recover(state: Told, request: Packet) -> tuple[Done, Packet]:
+    """Tell the keys of the masks with neighbours that dealt wrongly, so that the sum can do without them.
+
+    The request convicts such a neighbour by its own signature (`dealing.Accusation`); then nobody owes it anything. In a complete
+    graph, a neighbour that is not on the list of survivors needs no conviction: all who open the sum have signed that one list, so
+    its own seed stays secret, and its values with it.
+    """
+    terms = _at(state, Told)
+    neighbours = terms.neighbours_of(state.client)
+    accused = from_accusations(body_of(request, request_kind("recover"), terms), terms, state.client)
+    listed = set(flagged(state.survivors, terms.clients))
+    for peer, accusation in accused.items():
+        if peer not in state.peers:
+            raise SecureSumError(f"client {peer} is accused, but it never dealt shares to this client.")
+        if terms.complete and peer not in listed:
+            continue
+        own = state.peers[peer]
+        if accusation is None or not accusation.convicts(
+            state.transcript, peer, identity=own.identity, mask=own.mask, seed=own.seed
+        ):
+            raise SecureSumError(
+                f"client {peer} is said to have dealt shares wrongly, and nothing proves it. This client does not open masks "
+                "of those who did nothing wrong."
+            )
+    keys = {peer: state.pairs[peer] for peer in accused}
+    after = Done(terms=terms, client=state.client)
+    return after, message(reply_kind("recover"), terms, laid_out(neighbours, keys))
+
+
+def pair_key(own: KeyAgreement, other: bytes, transcript: Transcript, client: int, peer: int) -> bytes:
     """The key of the mask that two clients share, whichever of them derives it."""
-    return derived(own.with_(other), context("mask", terms, min(client, peer), max(client, peer)))
+    return derived(own.with_(other), context("mask", transcript, min(client, peer), max(client, peer)))
 
 
-def self_key(seed: bytes, terms: Terms, client: int) -> bytes:
+def self_key(seed: bytes, transcript: Transcript, client: int) -> bytes:
     """The key of a client's own mask."""
-    return derived(seed, context("self mask", terms, client))
+    return derived(seed, context("self mask", transcript, client))
 
 
-def consent_text(terms: Terms, survivors: bytes) -> bytes:
-    """What is signed about a list of survivors."""
-    return context("consent", terms) + survivors
+def consent_text(transcript: Transcript, survivors: bytes) -> bytes:
+    """What is signed about a list of survivors: the terms and the keys of all clients are part of it."""
+    return context("consent", transcript) + survivors
+
+
+def _opened(state: Shared, peer: int, part: bytes) -> Held | None:
+    """The shares in a sealed box, or None if it does not open or its dealer committed to others."""
+    plain = unseal(state.peers[peer].incoming, state.transcript, peer, state.client, part[:SEALED])
+    if plain is None:
+        return None
+    mask_share, seed_share = plain[:SHARE], plain[SHARE:]
+    promised = part[SEALED : SEALED + COMMITTED], part[SEALED + COMMITTED :]
+    found = tuple(
+        committed(secret, state.transcript, peer, state.client, own)
+        for secret, own in ((Secret.MASK, mask_share), (Secret.SEED, seed_share))
+    )
+    return Held(mask_share, seed_share) if found == promised else None
 
 
 def _at(state: _S, stage: type[_S]) -> Terms:

@@ -14,15 +14,20 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sketchfed.caches import cached
 from sketchfed.errors import InputError, SecureSumError
 from sketchfed.secure.terms import Terms
+from sketchfed.secure.transcript import Transcript
 from sketchfed.seeds import SecretSeed, secret_bytes
 
 KEY, SIGNATURE, TAG = 32, 64, 16
 
 
-def context(purpose: str, terms: Terms, *clients: int) -> bytes:
-    """What a key, signature or commitment is for: purpose, session, round, digest of the terms, and the clients concerned."""
+Bound = Terms | Transcript
+"""What a key is bound to: the terms until the keys of all clients are known, and the transcript from then on."""
+
+
+def context(purpose: str, to: Bound, *clients: int) -> bytes:
+    """What a key, signature or commitment is for: purpose, session, round, what it is bound to, and the clients concerned."""
     name = purpose.encode()
-    fixed = b"sketchfed secure 1" + bytes([len(name)]) + name + terms.session + terms.round.to_bytes(8, "little") + terms.digest
+    fixed = b"sketchfed secure 2" + bytes([len(name)]) + name + to.session + to.round.to_bytes(8, "little") + to.digest
     return fixed + b"".join(client.to_bytes(8, "little") for client in clients)
 
 
@@ -91,24 +96,28 @@ class KeyAgreement:
 
 @dataclass(frozen=True)
 class Advertised:
-    """A client's public keys for one sum, for masks and for sealing shares, signed by its identity."""
+    """What a client shows at the start of a sum, signed by its identity.
+
+    Two public keys, for masks and for sealing shares, and a commitment to the seed of its own mask.
+    """
 
     mask: bytes
     seal: bytes
+    seed: bytes
     signature: bytes
 
-    size = 2 * KEY + SIGNATURE
+    size = 3 * KEY + SIGNATURE
 
     @classmethod
-    def by(cls, identity: Identity, terms: Terms, client: int, mask: bytes, seal: bytes) -> "Advertised":
-        return cls(mask, seal, identity.sign(context("keys", terms, client) + mask + seal))
+    def by(cls, identity: Identity, terms: Terms, client: int, *, mask: bytes, seal: bytes, seed: bytes) -> "Advertised":
+        return cls(mask, seal, seed, identity.sign(context("keys", terms, client) + mask + seal + seed))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Advertised":
-        return cls(data[:KEY], data[KEY : 2 * KEY], data[2 * KEY :])
+        return cls(data[:KEY], data[KEY : 2 * KEY], data[2 * KEY : 3 * KEY], data[3 * KEY :])
 
     def to_bytes(self) -> bytes:
-        return self.mask + self.seal + self.signature
+        return self.mask + self.seal + self.seed + self.signature
 
     def check(self, terms: Terms, client: int, directory: Mapping[int, bytes]) -> "Advertised":
         """These keys, if that client signed them for these terms."""
@@ -116,7 +125,8 @@ class Advertised:
             raise SecureSumError(
                 f"client {client} is not in the directory of identities, so nobody can tell whose its keys are."
             )
-        if not is_signed(context("keys", terms, client) + self.mask + self.seal, self.signature, directory[client]):
+        signed = context("keys", terms, client) + self.mask + self.seal + self.seed
+        if not is_signed(signed, self.signature, directory[client]):
             raise SecureSumError(
                 f"the keys of client {client} are not signed by it for this session, round and these terms: they are forged, "
                 "replaced or replayed, or it was told other terms."
@@ -124,19 +134,19 @@ class Advertised:
         return self
 
 
-def seal(key: bytes, terms: Terms, sender: int, recipient: int, plain: bytes) -> bytes:
+def seal(key: bytes, to: Bound, sender: int, recipient: int, plain: bytes) -> bytes:
     """AES-256-GCM with a key that is used once, so the nonce is fixed and not sent."""
-    return AESGCM(key).encrypt(bytes(12), plain, context("sealed", terms, sender, recipient))
+    return AESGCM(key).encrypt(bytes(12), plain, context("sealed", to, sender, recipient))
 
 
-def unseal(key: bytes, terms: Terms, sender: int, recipient: int, sealed: bytes) -> bytes | None:
+def unseal(key: bytes, to: Bound, sender: int, recipient: int, sealed: bytes) -> bytes | None:
     """What was sealed, or None if these are not the bytes that the sender sealed for this recipient."""
     try:
-        return AESGCM(key).decrypt(bytes(12), sealed, context("sealed", terms, sender, recipient))
+        return AESGCM(key).decrypt(bytes(12), sealed, context("sealed", to, sender, recipient))
     except InvalidTag:
         return None
 
 
-def commitment(purpose: str, terms: Terms, clients: tuple[int, ...], secret: bytes) -> bytes:
+def commitment(purpose: str, to: Bound, clients: tuple[int, ...], secret: bytes) -> bytes:
     """A hash that fixes 32 secret, uniform bytes without telling them."""
-    return sha256(context(purpose, terms, *clients) + secret).digest()
+    return sha256(context(purpose, to, *clients) + secret).digest()

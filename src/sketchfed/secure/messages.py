@@ -11,8 +11,9 @@ from sketchfed.errors import SecureSumError, WireError
 from sketchfed.secure.terms import Terms
 from sketchfed.wire import Bits, Packet, expect_kind, tensor_named
 
-Stage = Literal["keys", "shares", "masked", "consent", "unmask"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
+Stage = Literal["keys", "shares", "masked", "consent", "unmask", "recover"]
+STAGES: tuple[Stage, ...] = get_args(Stage)[:-1]
+"""The stages of every sum. "recover" follows only if somebody dealt its shares wrongly."""
 
 _BOUND = 16
 """Bytes of the terms' digest that a packet carries. They only tell sums apart: what matters is signed or sealed in full."""

@@ -10,11 +10,16 @@ from sketchfed.secure.graph import check_degree
 from sketchfed.secure.terms import Terms
 
 
+_COMPLETE = 32
+"""Up to this many clients the graph is complete. It costs little, and a sum then does without a wrong dealer at once."""
+
+
 class Neighbourhood(NamedTuple):
-    """k neighbours each, and the threshold of the k + 1 that a client and its neighbours are."""
+    """k neighbours each, the threshold of the k + 1 that a client and its neighbours are, and how many of k/2 in a row must stay."""
 
     neighbours: int
     threshold: int
+    spread: int
 
 
 def planned_terms(
@@ -39,8 +44,9 @@ def planned_terms(
     """
     named = tuple(sorted(clients))
     count = len(named)
+    spread = 1
     if neighbours is None or threshold is None:
-        neighbours, threshold = planned_neighbourhood(
+        neighbours, threshold, spread = planned_neighbourhood(
             count,
             colluders=colluders,
             dropouts=dropouts,
@@ -60,6 +66,7 @@ def planned_terms(
         neighbours=neighbours,
         threshold=threshold,
         least=least,
+        spread=spread,
     )
 
 
@@ -81,12 +88,14 @@ def planned_neighbourhood(
 
     - 2t > k + 1 + c, or a lying server opens both secrets of it (`Terms`): fails with probability `insecure` at most;
     - k − d ≥ t, or its secret cannot be opened if it drops out: fails with probability `incorrect` at most;
-    - the honest clients that stay are connected, or the server gets sums of parts: fails with `insecure` at most.
+    - of any k/2 clients in a row, more than collude must stay, or the ring falls apart and the server gets sums of its parts.
+      `spread` is one more than collude there, except with probability `insecure`; that many stay, except with `incorrect`.
 
-    c and d are hypergeometric, a union bound goes over clients, and a ring falls apart only if k/2 in a row are gone, for which
-    n(γ + δ)^(k/2) is a bound (Bell et al. 2020, Sec. 3). Departs from the paper: the first condition is the one against a lying
-    server, so thresholds are higher than for an honest but curious one, which asks for t > c only. Where the ring would need
-    all others, the graph is complete: then γn and δn themselves are the worst case, and nothing is left to chance.
+    All counts are hypergeometric, and a union bound goes over clients. Departs from Bell et al. 2020, Sec. 3: the first condition
+    is the one against a lying server, so thresholds are higher than for an honest but curious one, which asks for t > c only.
+    The last one holds against a lying server too: where clients sit is random, but the server chooses whom it calls gone, so
+    clients count (`Terms.gap`). Where the ring would need all others, the graph is complete: then γn and δn themselves are the
+    worst case, and nothing is left to chance.
     """
     for name, share in {"colluders": colluders, "dropouts": dropouts}.items():
         if not 0 <= share < 1:
@@ -111,7 +120,7 @@ def planned_neighbourhood(
             f"threshold={threshold!r} of {neighbours + 1} clients does not hold against a share of {colluders:g} colluders, or "
             f"does not finish despite {dropouts:g} dropouts. Use {fitting[0]} to {fitting[-1]}, or change what is assumed."
         )
-    return Neighbourhood(neighbours, threshold)
+    return Neighbourhood(neighbours, threshold, assumed.spread(neighbours))
 
 
 class _Assumed(NamedTuple):
@@ -126,11 +135,18 @@ class _Assumed(NamedTuple):
         if k == self.clients - 1:
             bad, gone = (math.floor(share * self.clients) for share in (self.colluders, self.dropouts))
             return range((self.clients + bad) // 2 + 1, self.clients - gone + 1)
-        if math.log(self.clients) + k / 2 * math.log(max(self.colluders + self.dropouts, 1e-300)) > math.log(self.insecure):
+        most_gone = _most_met(self.clients, self.dropouts, k // 2, self.incorrect / self.clients, others=self.clients)
+        if self.spread(k) + most_gone > k // 2:
             return range(0)
         bad = _most_met(self.clients, self.colluders, k, self.insecure / self.clients)
         gone = _most_met(self.clients, self.dropouts, k, self.incorrect / self.clients)
         return range((k + 1 + bad) // 2 + 1, k - gone + 1)
+
+    def spread(self, k: int) -> int:
+        """One more than the colluders among k/2 in a row; 1 in a complete graph, where it says nothing."""
+        if k == self.clients - 1:
+            return 1
+        return 1 + _most_met(self.clients, self.colluders, k // 2, self.insecure / self.clients, others=self.clients)
 
 
 def _fewest(assumed: _Assumed) -> int:
@@ -138,6 +154,8 @@ def _fewest(assumed: _Assumed) -> int:
 
     Found by doubling, then bisection.
     """
+    if assumed.clients <= _COMPLETE:
+        return assumed.clients - 1
     least, most = 2, 2
     while most < assumed.clients - 1 and not assumed.thresholds(most):
         least, most = most + 2, 2 * most
@@ -148,9 +166,9 @@ def _fewest(assumed: _Assumed) -> int:
     return least if least < assumed.clients - 1 and assumed.thresholds(least) else assumed.clients - 1
 
 
-def _most_met(count: int, share: float, k: int, odds: float) -> int:
+def _most_met(count: int, share: float, k: int, odds: float, others: int | None = None) -> int:
     """The least m such that k random others hold more than m of ⌊share·count⌋ marked clients with at most these odds."""
-    others, marked = count - 1, math.floor(share * count)
+    others, marked = others or count - 1, math.floor(share * count)
     tail = 0.0
     for met in range(min(marked, k), max(0, k - (others - marked)), -1):
         tail += math.exp(_log_ways(marked, met) + _log_ways(others - marked, k - met) - _log_ways(others, k))

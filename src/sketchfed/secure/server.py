@@ -8,13 +8,15 @@ import numpy as np
 from torch import Tensor
 
 from sketchfed.errors import SecureSumError, SketchfedError, WireError
-from sketchfed.secure.client import COMMITTED, SEALED, consent_text
-from sketchfed.secure.keys import KEY, SIGNATURE, Advertised, KeyAgreement, commitment, is_signed
+from sketchfed.secure.client import consent_text
+from sketchfed.secure.dealing import Accusation, Dealing, Secret, self_commitment, to_accusations
+from sketchfed.secure.keys import KEY, SIGNATURE, Advertised, KeyAgreement, is_signed
 from sketchfed.secure.masks import from_words, to_words, word_for
 from sketchfed.secure.messages import (
     STAGES,
     Stage,
     body_of,
+    flagged,
     flags,
     laid_out,
     message,
@@ -22,10 +24,11 @@ from sketchfed.secure.messages import (
     request_kind,
     taken_apart,
 )
-from sketchfed.secure.recovery import Dealt, Recovery
+from sketchfed.secure.recovery import Recovery
 from sketchfed.secure.shamir import SHARE
 from sketchfed.secure.terms import Terms
-from sketchfed.wire import Packet, bits_named, pack, unpack
+from sketchfed.secure.transcript import Roll, Transcript
+from sketchfed.wire import Bits, Packet, bits_named, pack, unpack
 
 _T = TypeVar("_T")
 _NOBODY: Mapping[int, str] = MappingProxyType({})
@@ -46,7 +49,8 @@ class SecureServer:
     `requests` are those of `stage`; `receive` takes the replies and moves on. A client whose reply is missing or unacceptable
     is left out from there on, and `reasons` says why; if it had sent its masked values before, they stay in the sum. Where too
     few are left, or a secret could not be opened any more, `receive` raises `SecureSumError`: before anybody was asked to
-    reveal anything, if that was foreseeable.
+    reveal anything, if that was foreseeable. A client that dealt its shares wrongly is found out, and the stage "recover" does
+    without it.
 
     `directory` holds the public identities of clients; the server checks by it what clients will check anyway.
     """
@@ -61,18 +65,27 @@ class SecureServer:
         """Whether clients were asked for what opens the sum: from then on they must assume that it was opened."""
         self._directory = directory
         self._keys: dict[int, Advertised] = {}
-        self._dealt: dict[int, Dealt] = {}
-        self._sum = np.zeros(terms.size, word_for(terms.bits))
-        self._survivors: list[int] = []
+        self._transcript = Transcript(terms, b"")
+        self._dealt: dict[int, Dealing] = {}
+        self._opened: dict[int, list[int]] = {}
+        self._values: dict[int, Bits] = {}
         self._list = b""
         self._consents: dict[int, bytes] = {}
         self._seeds: dict[int, bytes] = {}
+        self._left: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
+        self._wrong: dict[int, Accusation | None] = {}
+        self._pairs: dict[int, dict[int, bytes]] = {}
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """Whose masked values have arrived: what is in the sum, should it be opened."""
-        return tuple(sorted(self._survivors))
+        """Whose masked values are in the sum, should it be opened."""
+        return tuple(sorted(self._values))
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The clients that are asked in the current stage."""
+        return tuple(self.requests)
 
     def receive(self, replies: Mapping[int, bytes], complaints: Mapping[int, str] = _NOBODY) -> None:
         """Take the replies to `requests`. `complaints` says what the transport knows of those who did not answer."""
@@ -85,7 +98,8 @@ class SecureServer:
             "shares": (self._read_shares, self._ask_masked),
             "masked": (self._read_masked, self._ask_consent),
             "consent": (self._read_consent, self._ask_unmask),
-            "unmask": (self._read_unmask, self._finish),
+            "unmask": (self._read_unmask, self._open),
+            "recover": (self._read_recover, self._recovered),
         }[stage]
         for client in asked:
             if client not in replies:
@@ -96,8 +110,8 @@ class SecureServer:
             except SketchfedError as error:
                 self._leave_out([client], stage, str(error))
         self.requests = go_on()
-        following = STAGES.index(stage) + 1
-        self.stage = STAGES[following] if following < len(STAGES) else None
+        following = STAGES.index(stage) + 1 if stage in STAGES else len(STAGES)
+        self.stage = STAGES[following] if following < len(STAGES) else "recover" if self.requests else None
         self.asked_to_open |= self.stage == "unmask"
 
     # keys ------------------------------------------------------------------------------------------------------------
@@ -115,17 +129,24 @@ class SecureServer:
         self._check_enough(present, "sent usable keys")
         self._keys = {client: self._keys[client] for client in present}
         shown = {client: keys.to_bytes() for client, keys in self._keys.items()}
-        return {client: self._request("shares", laid_out(*self._near(client, shown))) for client in present}
+        roll = Roll(shown)
+        self._transcript = Transcript(self.terms, roll.root)
+        return {
+            client: self._request("shares", roll.proof(client) + laid_out(*self._near(client, shown))) for client in present
+        }
 
     # shares ----------------------------------------------------------------------------------------------------------
 
     def _read_shares(self, client: int, reply: Packet) -> None:
-        body = body_of(reply, reply_kind("shares"), self.terms)
         neighbours, asked = self._near(client, self._keys)
-        parts = taken_apart(body[KEY:], neighbours, SEALED + 2 * COMMITTED)
-        if parts.keys() != asked.keys():
-            raise WireError(f"it dealt shares to {len(parts)} neighbours, not to the {len(asked)} whose keys it was sent.")
-        self._dealt[client] = Dealt.of(body[:KEY], parts)
+        dealing = Dealing.from_bytes(body_of(reply, reply_kind("shares"), self.terms), neighbours)
+        if dealing.parts.keys() != asked.keys():
+            raise WireError(
+                f"it dealt shares to {len(dealing.parts)} neighbours, not to the {len(asked)} whose keys it was sent."
+            )
+        if not dealing.is_signed_by(self._transcript, client, self._directory[client]):
+            raise SecureSumError("what it dealt is not signed by it for this sum.")
+        self._dealt[client] = dealing
 
     def _ask_masked(self) -> dict[int, bytes]:
         dealers = self._connected(self._dealt, "shares")
@@ -134,32 +155,53 @@ class SecureServer:
         requests = {}
         for client in dealers:
             neighbours, near = self._near(client, self._dealt)
-            requests[client] = self._request("masked", laid_out(neighbours, {p: near[p].boxes[client] for p in near}))
+            requests[client] = self._request("masked", laid_out(neighbours, {p: near[p].parts[client] for p in near}))
         return requests
 
     # masked ----------------------------------------------------------------------------------------------------------
 
     def _read_masked(self, client: int, reply: Packet) -> None:
-        _check_length(body_of(reply, reply_kind("masked"), self.terms), 0)
-        values = bits_named(reply, "values", shape=(self.terms.size,), bits=self.terms.bits)
-        self._sum += to_words(values, self.terms.bits)
-        self._survivors.append(client)
+        opened = flagged(body_of(reply, reply_kind("masked"), self.terms), self.terms.neighbours_of(client))
+        shape = (self.terms.size,)
+        bits_named(reply, "values", shape=shape, bits=self.terms.bits)  # checked now; read when they are added up
+        values = reply.arrays["values"]
+        if isinstance(values, Bits):
+            self._values[client], self._opened[client] = values, opened
 
     def _ask_consent(self) -> dict[int, bytes]:
-        self._check_enough(self._survivors, "sent masked values")
-        self._list = flags(self.terms.clients, self._survivors)
-        survivors = frozenset(self._survivors)
+        self._leave_unopened()
+        self._check_enough(self._values, "sent masked values")
+        self._list = flags(self.terms.clients, self._values)
+        if gap := self.terms.gap(self._values):
+            raise SecureSumError(
+                f"of {gap.width} clients in a row on the ring, {gap.left} sent masked values, and {gap.needed} must, or the ring "
+                f"might fall apart. The sum is abandoned and nothing was revealed; {self._advice}"
+            )
+        survivors = frozenset(self._values)
         lonely = {client for client in survivors if self._count_near(client, survivors) + 1 < self.terms.threshold}
         self._leave_out(lonely, "masked", "too few of its neighbours are left for it to go on.")
         request = self._request("consent", self._list)
-        return {client: request for client in self._survivors if client not in lonely}
+        return {client: request for client in self._values if client not in lonely}
+
+    def _leave_unopened(self) -> None:
+        """Leave clients out whose shares hardly anybody could open, as long as the masks with them can be told one by one.
+
+        If such a client fell silent at the end, its seed would be lost, and the sum with it.
+        """
+        if not self.terms.complete:
+            return
+        holders = {dealer: sum(dealer in opened for opened in self._opened.values()) for dealer in self._values}
+        for dealer, count in holders.items():
+            if count < self.terms.threshold and len(self._values) > self.terms.threshold:
+                self._leave_out([dealer], "masked", f"only {count} of its neighbours could open the shares that it dealt.")
+                del self._values[dealer]
 
     # consent ---------------------------------------------------------------------------------------------------------
 
     def _read_consent(self, client: int, reply: Packet) -> None:
         body = body_of(reply, reply_kind("consent"), self.terms)
         _check_length(body, SIGNATURE)
-        if not is_signed(consent_text(self.terms, self._list), body, self._directory[client]):
+        if not is_signed(consent_text(self._transcript, self._list), body, self._directory[client]):
             raise SecureSumError("its signature is not one of this list of survivors.")
         self._consents[client] = body
 
@@ -188,32 +230,76 @@ class SecureServer:
     def _read_unmask(self, client: int, reply: Packet) -> None:
         body = body_of(reply, reply_kind("unmask"), self.terms)
         shares = taken_apart(body[KEY:], self.terms.neighbours_of(client), SHARE)
-        if commitment("self seed", self.terms, (client,), body[:KEY]) != self._dealt[client].seed:
+        if self_commitment(self.terms, client, body[:KEY]) != self._keys[client].seed:
             raise SecureSumError("the seed that it told is not the one that it committed to.")
         self._seeds[client] = body[:KEY]
         self._shares[client] = shares
 
+    def _open(self) -> dict[int, bytes]:
+        """Open what is left to open. Whoever dealt wrongly is done without: its neighbours are asked for their masks with it."""
+        recovery = Recovery(self._transcript, self._keys, self._dealt, self._shares)
+        needed = self._to_open(told=self._seeds)
+        self._seeds |= recovery.opened(Secret.SEED, [client for client in needed if client in self._values])
+        self._left = recovery.opened(Secret.MASK, [client for client in needed if client not in self._values])
+        for client, reason in recovery.reasons.items():
+            self._leave_out([client], "unmask", reason)
+        self._wrong = recovery.wrong
+        if not self._wrong:
+            return self._finish()
+        return self._ask_recover()
+
+    # recover ---------------------------------------------------------------------------------------------------------
+
+    def _ask_recover(self) -> dict[int, bytes]:
+        for client, accusation in self._wrong.items():
+            if accusation is None and not (self.terms.complete and client not in self._values):
+                raise SecureSumError(
+                    f"a secret of client {client}, which left, cannot be opened: {self.reasons[client].partition(': ')[2]} The sum "
+                    f"is abandoned; ask again without client {client}, or plan for more dropouts."
+                )
+        for client in self._wrong:
+            self._values.pop(client, None)
+        self._check_enough(self._values, "dealt correctly and sent masked values", revealed=True)
+        requests = {}
+        for client in self._values:
+            accused = {peer: proof for peer, proof in self._wrong.items() if peer in self.terms.neighbours_of(client)}
+            if accused:
+                requests[client] = self._request("recover", to_accusations(self.terms, client, accused))
+        return requests or self._finish()
+
+    def _read_recover(self, client: int, reply: Packet) -> None:
+        neighbours, accused = self._near(client, self._wrong)
+        keys = taken_apart(body_of(reply, reply_kind("recover"), self.terms), neighbours, KEY)
+        if keys.keys() != accused.keys():
+            raise WireError(f"it told {len(keys)} keys, and was asked for {len(accused)}.")
+        self._pairs[client] = keys
+
+    def _recovered(self) -> dict[int, bytes]:
+        for client in self._values:
+            _, accused = self._near(client, self._wrong)
+            if accused and client not in self._pairs:
+                raise SecureSumError(
+                    f"client {client} did not tell its masks with client {min(accused)}, which dealt wrongly. The sum is "
+                    f"abandoned; ask again without client {min(accused)}."
+                )
+        return self._finish()
+
     def _finish(self) -> dict[int, bytes]:
-        recovery = Recovery(self.terms, self._dealt, self._shares)
-        try:
-            needed = self._to_open(told=self._seeds)
-            survived = frozenset(self._survivors)
-            seeds = {client: recovery.seed(client) for client in needed if client in survived}
-            left = {client: recovery.mask_key(client, self._keys[client].mask) for client in needed if client not in survived}
-        finally:
-            for client, reason in recovery.reasons.items():
-                self._leave_out([client], "unmask", reason)
-        keys = {client: self._keys[client].mask for client in survived}
-        recovery.unmask(self._sum, self._seeds | seeds, left, keys)
-        self.result = SecureSum(from_words(self._sum, self.terms.bits), self.survivors)
+        words = np.zeros(self.terms.size, word_for(self.terms.bits))
+        for values in self._values.values():
+            words += to_words(values.values, self.terms.bits)
+        recovery = Recovery(self._transcript, self._keys, self._dealt, self._shares)
+        seeds = {client: self._seeds[client] for client in self._values}
+        recovery.unmask(words, seeds=seeds, left=self._left, pairs=self._pairs)
+        self.result = SecureSum(from_words(words, self.terms.bits), self.survivors)
         return {}
 
     # -----------------------------------------------------------------------------------------------------------------
 
     def _to_open(self, *, told: Collection[int]) -> list[int]:
         """Whose secrets must come from shares: survivors that did not tell their seed, and those whose masks others added."""
-        told, survivors = frozenset(told), frozenset(self._survivors)
-        silent = [client for client in self._survivors if client not in told]
+        told, survivors = frozenset(told), frozenset(self._values)
+        silent = [client for client in self._values if client not in told]
         left = [client for client in self._dealt if client not in survivors]
         return silent + [client for client in left if not survivors.isdisjoint(self.terms.neighbours_of(client))]
 
@@ -234,11 +320,12 @@ class SecureServer:
             left -= few
         return sorted(left)
 
-    def _check_enough(self, clients: Collection[int], did: str) -> None:
+    def _check_enough(self, clients: Collection[int], did: str, *, revealed: bool = False) -> None:
         if len(clients) < self.terms.least:
+            told = "" if revealed else " and nothing was revealed"
             raise SecureSumError(
                 f"{len(clients):,} of {len(self.terms.clients):,} clients {did}, the terms ask for {self.terms.least:,}. "
-                f"The sum is abandoned and nothing was revealed; {self._advice}"
+                f"The sum is abandoned{told}; {self._advice}"
             )
 
     def _leave_out(self, clients: Iterable[int], stage: Stage, reason: str) -> None:

@@ -6,15 +6,16 @@ import msgspec
 from torch import Tensor
 
 from sketchfed.errors import InputError, SecureSumError
-from sketchfed.secure.client import Consented, Done, Joined, Masked, Shared, SumState, advertise, consent, mask, share, unmask
+from sketchfed.secure.client import advertise, consent, mask, recover, share, unmask
 from sketchfed.secure.keys import Identity
 from sketchfed.secure.messages import Stage, request_kind
+from sketchfed.secure.states import Consented, Done, Joined, Masked, Shared, SumState, Told
 from sketchfed.secure.terms import Terms
 from sketchfed.seeds import SecretSeed
 from sketchfed.wire import Packet
 
-_NEXT: dict[type[SumState], Stage] = {Joined: "shares", Shared: "masked", Masked: "consent", Consented: "unmask"}
-_KINDS: dict[str, type[SumState]] = {kind.__name__: kind for kind in (Joined, Shared, Masked, Consented, Done)}
+_NEXT: dict[type[SumState], Stage] = {Joined: "shares", Shared: "masked", Masked: "consent", Consented: "unmask", Told: "recover"}
+_KINDS: dict[str, type[SumState]] = {kind.__name__: kind for kind in (Joined, Shared, Masked, Consented, Told, Done)}
 
 
 class _Kept(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,7 +69,7 @@ class SecureClient:
 
     @property
     def stage(self) -> Stage | None:
-        """The stage that it answers next; None after the last or after a refusal."""
+        """The stage that it answers next; None after the last or after a refusal. Most sums end before "recover"."""
         return _NEXT.get(type(self.state))
 
     def answer(self, request: Packet, values: Tensor | None = None) -> Packet:
@@ -95,4 +96,6 @@ class SecureClient:
                 return consent(masked, request)
             case Consented() as consented:
                 return unmask(consented, request)
+            case Told() as told:
+                return recover(told, request)
         raise SecureSumError(f"client {self.state.client} has finished.")

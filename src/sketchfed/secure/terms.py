@@ -1,11 +1,12 @@
 """What all parties of one secure sum agree on before it begins."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -15,8 +16,18 @@ from sketchfed.secure.graph import check_degree, ring_neighbours, ring_order
 from sketchfed.wire import Bits, Packet, expect_kind, pack, tensor_named
 
 KIND = "secure.keys"
-_FORM = struct.Struct("<16sQQBIII")
+_FORM = struct.Struct("<B16sQQBIIII")
+VERSION = 2
+"""Of the protocol. Version 1 bound nothing to the keys that clients had seen."""
 _MOST_ID, _MOST_ROUND, _MOST_SIZE = 2**62, 2**63, 2**40
+
+
+class Gap(NamedTuple):
+    """A stretch of the ring in which too few survive."""
+
+    width: int
+    left: int
+    needed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +51,8 @@ class Terms:
     neighbours: int
     threshold: int
     least: int
+    spread: int = 1
+    """Of any neighbours/2 clients in a row on the ring, at least this many must be in the sum; no matter in a complete graph."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.session, bytes) or len(self.session) != 16:
@@ -59,6 +72,7 @@ class Terms:
                 f"Use {most // 2 + 1} to {most}."
             )
         _whole("least", self.least, self.threshold, len(self.clients))
+        _whole("spread", self.spread, 1, max(self.neighbours // 2, 1))
 
     def __getstate__(self) -> dict[str, object]:
         return {part.name: getattr(self, part.name) for part in fields(self)}  # what is computed from them stays behind
@@ -67,7 +81,8 @@ class Terms:
     def packet(self) -> Packet:
         """The terms as the request that opens the sum."""
         gaps = torch.tensor([after - before - 1 for before, after in pairwise((-1, *self.clients))])
-        fixed = _FORM.pack(self.session, self.round, self.size, self.bits, self.neighbours, self.threshold, self.least)
+        numbers = self.round, self.size, self.bits, self.neighbours, self.threshold, self.least, self.spread
+        fixed = _FORM.pack(VERSION, self.session, *numbers)
         return Packet(
             kind=KIND,
             arrays={
@@ -85,6 +100,11 @@ class Terms:
     def from_packet(cls, packet: Packet) -> "Terms":
         """The terms that a server proposes: `WireError` if they cannot be read, `SecureSumError` if nobody may accept them."""
         fixed = tensor_named(expect_kind(packet, KIND), "terms", shape=(_FORM.size,), dtype=torch.uint8).numpy().tobytes()
+        if fixed[0] != VERSION:
+            raise SecureSumError(
+                f"the server speaks version {fixed[0]} of secure sums, this client version {VERSION}. Install the same version of "
+                "sketchfed on both."
+            )
         gaps = packet.arrays.get("clients")
         if not isinstance(gaps, Bits) or gaps.signed or len(gaps.shape) != 1:
             raise WireError(f"packet '{packet.kind}' should carry an array 'clients' of packed integers: the gaps between ids.")
@@ -93,12 +113,12 @@ class Terms:
     def demand(self, **expected: object) -> "Terms":
         """These terms, if they are what a client expects; else `SecureSumError`.
 
-        What is named must be equal, but `least`, `threshold` and `neighbours` may also be higher than expected: that only
-        protects better.
+        What is named must be equal, but `least`, `threshold`, `neighbours` and `spread` may also be higher than expected: that
+        only protects better.
         """
         for name, value in expected.items():
             own = getattr(self, name)
-            if own != value and not (name in ("least", "threshold", "neighbours") and own > value):
+            if own != value and not (name in ("least", "threshold", "neighbours", "spread") and own > value):
                 raise SecureSumError(
                     f"the server proposes {name} {_shown(own)}, this client agreed to {_shown(value)}. "
                     "It does not take part; settle the terms before the round."
@@ -122,6 +142,23 @@ class Terms:
             )
         return self._found[client]
 
+    def gap(self, survivors: Iterable[int]) -> "Gap | None":
+        """Where the ring might fall apart with these survivors; None if it holds together.
+
+        Two neighbours on the ring that are at most neighbours/2 places apart share a mask. So the sum cannot be split as long as
+        an honest survivor sits among any neighbours/2 clients in a row. `spread` is one more than the colluders that sit there.
+        """
+        if self.complete:
+            return None
+        width, stayed = self.neighbours // 2, frozenset(survivors)
+        here = [client in stayed for client in self._ring]
+        left = sum(here[:width])
+        for place in range(len(here)):
+            if left < self.spread:
+                return Gap(width, left, self.spread)
+            left += here[(place + width) % len(here)] - here[place]
+        return None
+
     @cached_property
     def _found(self) -> dict[int, tuple[int, ...]]:
         return {}
@@ -139,7 +176,7 @@ class Terms:
 def _read(fixed: bytes, packed: bytes, count: int, bits: int) -> Terms:
     """Cached, because clients of one process read the same terms and draw the same graph from them."""
     gaps = Bits.from_packed(packed, shape=(count,), bits=bits).values.tolist()
-    session, round_, size, width, neighbours, threshold, least = _FORM.unpack(fixed)
+    _, session, round_, size, width, neighbours, threshold, least, spread = _FORM.unpack(fixed)
     try:
         return Terms(
             session=session,
@@ -150,6 +187,7 @@ def _read(fixed: bytes, packed: bytes, count: int, bits: int) -> Terms:
             neighbours=neighbours,
             threshold=threshold,
             least=least,
+            spread=spread,
         )
     except InputError as error:
         raise SecureSumError(f"the server proposes terms that nobody should accept: {error}") from None

@@ -1,6 +1,7 @@
 """What a server must not get from honest clients: each of its obvious moves is refused, and the client stops there."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +9,11 @@ from cohorts import SECRET, SESSION, Cohort, small_terms
 
 from sketchfed.errors import InputError, SecureSumError
 from sketchfed.secure import Done, Identity, SecureClient, Terms, advertise
-from sketchfed.secure.client import consent, consent_text, mask, share, unmask
+from sketchfed.secure.client import consent, consent_text, share, unmask
+from sketchfed.secure.dealing import DEALT
 from sketchfed.secure.keys import Advertised, context
 from sketchfed.secure.messages import flags, laid_out, message, taken_apart
+from sketchfed.secure.transcript import Roll, read_proof
 from sketchfed.wire import Packet, pack, unpack
 
 VICTIM = 2
@@ -46,7 +49,7 @@ def survivor_list(cohort: Cohort, without: set[int]) -> bytes:
 def test_a_second_unmask_request_is_refused():
     cohort, request = stopped_before("unmask")
     cohort.clients[VICTIM].answer(request)
-    with pytest.raises(SecureSumError, match="finished"):
+    with pytest.raises(SecureSumError, match="answers each stage once"):
         cohort.clients[VICTIM].answer(request)
 
 
@@ -117,7 +120,7 @@ def test_signatures_of_those_who_are_not_on_the_list_do_not_count():
     cohort, _ = stopped_before("consent")
     shorter = survivor_list(cohort, {4})
     cohort.clients[VICTIM].answer(message("secure.consent", cohort.terms, shorter))
-    text = consent_text(cohort.terms, shorter)
+    text = consent_text(cohort.clients[VICTIM].state.transcript, shorter)
     signatures = {peer: cohort.identities[peer].sign(text) for peer in (0, 1, 3, 4)}
     body = laid_out(cohort.terms.neighbours_of(VICTIM), signatures)
     refused(cohort, message("secure.unmask", cohort.terms, body), "4 of the neighbourhood")
@@ -154,20 +157,23 @@ def test_too_few_surviving_neighbours_are_refused_even_where_the_list_is_long():
 
 def shown_keys(cohort: Cohort, request: Packet) -> dict[int, Advertised]:
     body = request.arrays["body"].numpy().tobytes()
-    parts = taken_apart(body, cohort.terms.neighbours_of(VICTIM), Advertised.size)
+    _, rest = read_proof(body, cohort.terms, VICTIM, cohort.clients[VICTIM].state.shown)
+    parts = taken_apart(rest, cohort.terms.neighbours_of(VICTIM), Advertised.size)
     return {peer: Advertised.from_bytes(part) for peer, part in parts.items()}
 
 
 def with_keys(cohort: Cohort, keys: dict[int, Advertised]) -> Packet:
+    """A request that shows the victim these keys of its neighbours, and a proof that its own are on the roll with them."""
     parts = {peer: own.to_bytes() for peer, own in keys.items()}
-    return message("secure.shares", cohort.terms, laid_out(cohort.terms.neighbours_of(VICTIM), parts))
+    proof = Roll({**parts, VICTIM: cohort.clients[VICTIM].state.shown}).proof(VICTIM)
+    return message("secure.shares", cohort.terms, proof + laid_out(cohort.terms.neighbours_of(VICTIM), parts))
 
 
 def test_a_forged_key_is_refused():
     """The server puts a key of its own in the place of a neighbour's, signed by an identity of its own."""
     cohort, request = stopped_before("shares")
     keys, server = shown_keys(cohort, request), Identity(bytes(32))
-    forged = Advertised.by(server, cohort.terms, 4, keys[5].mask, keys[5].seal)
+    forged = Advertised.by(server, cohort.terms, 4, mask=keys[5].mask, seal=keys[5].seal, seed=keys[5].seed)
     refused(cohort, with_keys(cohort, keys | {4: forged}), "keys of client 4 are not signed by it")
 
 
@@ -181,7 +187,7 @@ def test_swapped_keys_are_refused():
 def test_the_two_keys_of_a_client_cannot_be_exchanged():
     cohort, request = stopped_before("shares")
     keys = shown_keys(cohort, request)
-    turned = Advertised(keys[4].seal, keys[4].mask, keys[4].signature)
+    turned = replace(keys[4], seal=keys[4].mask, mask=keys[4].seal)
     refused(cohort, with_keys(cohort, keys | {4: turned}), "keys of client 4 are not signed by it")
 
 
@@ -196,23 +202,47 @@ def test_a_signed_key_of_small_order_is_refused():
     """With such a key everybody knows what was agreed. An accomplice signs it; the client sees it nevertheless."""
     cohort, request = stopped_before("shares")
     keys = shown_keys(cohort, request)
-    weak = Advertised.by(cohort.identities[4], cohort.terms, 4, keys[4].mask, bytes(32))
+    weak = Advertised.by(cohort.identities[4], cohort.terms, 4, mask=keys[4].mask, seal=bytes(32), seed=keys[4].seed)
     refused(cohort, with_keys(cohort, keys | {4: weak}), "small order")
 
 
 def test_too_few_neighbours_keys_are_refused():
     cohort, request = stopped_before("shares")
     keys = shown_keys(cohort, request)
+    parts = {peer: keys[peer].to_bytes() for peer in list(keys)[:3]}
+    shown = {peer: own.to_bytes() for peer, own in keys.items()} | {VICTIM: cohort.clients[VICTIM].state.shown}
+    body = Roll(shown).proof(VICTIM) + laid_out(cohort.terms.neighbours_of(VICTIM), parts)
+    refused(cohort, message("secure.shares", cohort.terms, body), "3 of 6 neighbours sent keys")
+
+
+def test_a_roll_of_fewer_than_the_sum_needs_is_refused():
+    cohort, request = stopped_before("shares")
+    keys = shown_keys(cohort, request)
     few = {peer: keys[peer] for peer in list(keys)[:3]}
-    refused(cohort, with_keys(cohort, few), "3 of 6 neighbours sent keys")
+    refused(cohort, with_keys(cohort, few), "keys of 4 clients are said to have come")
+
+
+def test_a_roll_without_the_clients_own_keys_gives_it_a_transcript_that_nobody_shares():
+    """The server shows the victim the proof of other keys. Nobody's shares open for it then, and it sends no values."""
+    cohort, request = stopped_before("shares")
+    keys = {peer: own.to_bytes() for peer, own in shown_keys(cohort, request).items()}
+    body = Roll({**keys, VICTIM: bytes(Advertised.size)}).proof(VICTIM) + laid_out(cohort.terms.neighbours_of(VICTIM), keys)
+    cohort.now.requests[VICTIM] = pack(message("secure.shares", cohort.terms, body))
+    cohort.now.receive(cohort.ask("shares", cohort.now.requests, gone=lambda *_: False))
+    assert cohort.now.reasons == {VICTIM: "shares: what it dealt is not signed by it for this sum."}
+    boxes = {peer: cohort.now._dealt[peer].parts[VICTIM] for peer in keys}
+    lied = message("secure.masked", cohort.terms, laid_out(cohort.terms.neighbours_of(VICTIM), boxes))
+    refused(cohort, lied, "0 of 6 neighbours dealt shares that open")
 
 
 def test_too_few_dealers_are_refused():
     cohort, request = stopped_before("masked")
     neighbours = cohort.terms.neighbours_of(VICTIM)
-    boxes = taken_apart(request.arrays["body"].numpy().tobytes(), neighbours, 80)
+    boxes = taken_apart(request.arrays["body"].numpy().tobytes(), neighbours, DEALT)
     few = {peer: boxes[peer] for peer in list(boxes)[:3]}
-    refused(cohort, message("secure.masked", cohort.terms, laid_out(neighbours, few)), "3 of 6 neighbours dealt shares")
+    refused(
+        cohort, message("secure.masked", cohort.terms, laid_out(neighbours, few)), "3 of 6 neighbours dealt shares that open"
+    )
 
 
 def test_shares_of_a_neighbour_whose_keys_were_never_shown_are_refused():
@@ -221,8 +251,8 @@ def test_shares_of_a_neighbour_whose_keys_were_never_shown_are_refused():
     while server.stage != "masked":
         server.receive(cohort.ask(server.stage, server.requests, gone=lambda stage, client: client == 4))
     neighbours = cohort.terms.neighbours_of(VICTIM)
-    boxes = taken_apart(unpack(server.requests[VICTIM]).arrays["body"].numpy().tobytes(), neighbours, 80)
-    body = laid_out(neighbours, boxes | {4: bytes(80)})
+    boxes = taken_apart(unpack(server.requests[VICTIM]).arrays["body"].numpy().tobytes(), neighbours, DEALT)
+    body = laid_out(neighbours, boxes | {4: bytes(DEALT)})
     refused(cohort, message("secure.masked", cohort.terms, body), "client 4, whose keys were never shown")
 
 
@@ -256,11 +286,10 @@ def test_sealed_shares_for_another_recipient_do_not_open():
     cohort, _ = stopped_before("masked")
     neighbours = cohort.terms.neighbours_of(VICTIM)
     body = unpack(cohort.now.requests[3]).arrays["body"].numpy().tobytes()
-    boxes = taken_apart(body, cohort.terms.neighbours_of(3), 80)
+    boxes = taken_apart(body, cohort.terms.neighbours_of(3), DEALT)
     boxes[3] = boxes.pop(VICTIM)
     moved = message("secure.masked", cohort.terms, laid_out(neighbours, boxes))
-    state, _ = mask(cohort.clients[VICTIM].state, moved, cohort.values[VICTIM])
-    assert set(state.held.values()) == {None}
+    refused(cohort, moved, "0 of 6 neighbours dealt shares that open")
 
 
 @pytest.mark.parametrize(
@@ -303,8 +332,8 @@ def test_a_threshold_of_half_the_neighbourhood_or_less_is_refused(neighbours, th
         small_terms(7, neighbours=neighbours, threshold=threshold, least=5)
     terms = small_terms(7, neighbours=6, threshold=4, least=5)
     raw = bytearray(terms.packet.arrays["terms"].numpy().tobytes())
-    assert raw[37:41] == (4).to_bytes(4, "little")
-    raw[37:41] = threshold.to_bytes(4, "little")
+    assert raw[38:42] == (4).to_bytes(4, "little")
+    raw[38:42] = threshold.to_bytes(4, "little")
     arrays = {**terms.packet.arrays, "terms": torch.frombuffer(raw, dtype=torch.uint8)}
     with pytest.raises(SecureSumError, match="above half"):
         Terms.from_packet(Packet(kind="secure.keys", arrays=arrays))
@@ -359,7 +388,7 @@ def test_every_use_of_a_key_has_a_context_of_its_own():
 def test_one_secret_gives_other_keys_in_every_sum_and_for_every_client():
     identity = Identity.of(SECRET)
     replies = {
-        pack(advertise(terms, client, identity, SECRET)[1])[-128:-64]
+        pack(advertise(terms, client, identity, SECRET)[1])[-160:-64]
         for terms in (small_terms(5), small_terms(5, round=4))
         for client in (0, 1)
     }

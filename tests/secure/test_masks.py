@@ -97,10 +97,10 @@ def test_masked_values_look_uniform_to_a_server_that_knows_all_masks_but_one(bit
     cohort, states = masked_view(4, size=size, bits=bits, target=target)
     terms, state = cohort.terms, states[target]
     keys = {
-        peer: pair_key(KeyAgreement(state.mask_key), state.peers[peer].mask, terms, target, peer)
+        peer: pair_key(KeyAgreement(state.mask_key), state.peers[peer].mask, state.transcript, target, peer)
         for peer in terms.neighbours_of(target)
     }
-    own = self_key(state.self_seed, terms, target)
+    own = self_key(state.self_seed, state.transcript, target)
     seen = unpack(cohort.replied["masked"][target]).arrays["values"].values
 
     def opened(unknown):

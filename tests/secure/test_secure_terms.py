@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from cohorts import SESSION, small_terms
 
 from sketchfed.errors import InputError, SecureSumError, WireError
 from sketchfed.secure import Terms, planned_neighbourhood, planned_terms
+from sketchfed.secure.terms import VERSION
 from sketchfed.wire import Bits, Packet, pack, unpack
 
 GIVEN = {
@@ -80,14 +82,26 @@ def test_terms_that_cannot_work_are_refused(change, saying):
         Terms(**{**GIVEN, **change})
 
 
+FIXED = torch.zeros(50, dtype=torch.uint8)
+FIXED[0] = VERSION
+
+
+def test_terms_of_another_version_are_refused():
+    arrays = small_terms(5).packet.arrays
+    first = arrays["terms"].clone()
+    first[0] = 1
+    with pytest.raises(SecureSumError, match="speaks version 1 of secure sums, this client version 2"):
+        Terms.from_packet(Packet(kind="secure.keys", arrays={**arrays, "terms": first}))
+
+
 @pytest.mark.parametrize(
     "arrays",
     [
         {},
-        {"terms": torch.zeros(44, dtype=torch.uint8), "clients": Bits(torch.zeros(3, dtype=torch.int64), bits=1)},
-        {"terms": torch.zeros(45, dtype=torch.uint8)},
-        {"terms": torch.zeros(45, dtype=torch.uint8), "clients": torch.zeros(3, dtype=torch.int64)},
-        {"terms": torch.zeros(45, dtype=torch.uint8), "clients": Bits(torch.zeros((3, 1), dtype=torch.int64), bits=1)},
+        {"terms": torch.zeros(49, dtype=torch.uint8), "clients": Bits(torch.zeros(3, dtype=torch.int64), bits=1)},
+        {"terms": FIXED},
+        {"terms": FIXED, "clients": torch.zeros(3, dtype=torch.int64)},
+        {"terms": FIXED, "clients": Bits(torch.zeros((3, 1), dtype=torch.int64), bits=1)},
     ],
 )
 def test_unreadable_terms_are_a_wire_error(arrays):
@@ -97,7 +111,7 @@ def test_unreadable_terms_are_a_wire_error(arrays):
 
 @pytest.mark.parametrize("gaps", [[0], [2**62, 2**62, 2**62], []])
 def test_terms_of_absurd_clients_are_refused(gaps):
-    arrays = {"terms": torch.zeros(45, dtype=torch.uint8), "clients": Bits(torch.tensor(gaps, dtype=torch.int64), bits=63)}
+    arrays = {"terms": FIXED, "clients": Bits(torch.tensor(gaps, dtype=torch.int64), bits=63)}
     with pytest.raises(SecureSumError, match="nobody should accept"):
         Terms.from_packet(Packet(kind="secure.keys", arrays=arrays))
 
@@ -143,6 +157,34 @@ def test_who_is_whose_neighbour_is_uniform_over_rounds():
     assert scipy.stats.chisquare(counts[1:]).pvalue > 1e-6
 
 
+def test_a_ring_holds_together_as_long_as_enough_survive_in_every_stretch():
+    """Clients that share no mask with anybody on the other side are what a server could sum by themselves."""
+    terms = small_terms(60, neighbours=8, threshold=6, least=20)
+    ring, width = terms._ring, terms.neighbours // 2
+    for gone in (ring[5 : 5 + width - 1], ring[-2:] + ring[: width - 3], ring[::2]):
+        stayed = set(terms.clients) - set(gone)
+        assert terms.gap(stayed) is None
+        assert len(parts(terms, stayed)) == 1
+    split = set(terms.clients) - set(ring[5 : 5 + width]) - set(ring[30 : 30 + width])
+    assert len(parts(terms, split)) == 2
+    assert terms.gap(split) == (width, 0, 1)
+    assert replace(terms, spread=3).gap(set(terms.clients) - set(ring[7:9])) == (width, 2, 3)
+    assert small_terms(9).gap([]) is None, "in a complete graph everybody shares a mask with everybody"
+
+
+def parts(terms, stayed):
+    """The connected parts of the graph over some clients."""
+    found, rest = [], set(stayed)
+    while rest:
+        part, waiting = set(), {rest.pop()}
+        while waiting:
+            part |= (here := {waiting.pop()})
+            waiting |= {peer for client in here for peer in terms.neighbours_of(client) if peer in stayed} - part
+        found.append(part)
+        rest -= part
+    return found
+
+
 def test_strangers_have_no_neighbours():
     with pytest.raises(InputError, match="not among"):
         small_terms(5).neighbours_of(7)
@@ -155,7 +197,7 @@ def test_strangers_have_no_neighbours():
 @pytest.mark.parametrize("dropouts", [0.0, 0.05, 0.1, 0.2])
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 50, 300, 1_000, 20_000])
 def test_planned_neighbourhoods_keep_their_promises_by_scipys_tails(count, colluders, dropouts):
-    k, threshold = planned_neighbourhood(count, colluders=colluders, dropouts=dropouts)
+    k, threshold, spread = planned_neighbourhood(count, colluders=colluders, dropouts=dropouts)
     bad, gone = math.floor(colluders * count), math.floor(dropouts * count)
     assert 2 * threshold > k + 1
     if k == count - 1:
@@ -166,12 +208,14 @@ def test_planned_neighbourhoods_keep_their_promises_by_scipys_tails(count, collu
     slack = 1 + 1e-6
     assert count * colluding.sf(2 * threshold - k - 2) <= 2**-40 * slack  # 2t > k + 1 + c fails
     assert count * leaving.sf(k - threshold) <= 2**-30 * slack  # k − d ≥ t fails
-    assert count * (colluders + dropouts) ** (k / 2) <= 2**-40 * slack
+    near_colluding, near_leaving = (scipy.stats.hypergeom(count, marked, k // 2) for marked in (bad, gone))
+    assert count * near_colluding.sf(spread - 1) <= 2**-40 * slack  # among k/2 in a row, all that stay collude
+    assert count * near_leaving.sf(k // 2 - spread) <= 2**-30 * slack  # fewer than must stay do
 
 
 def test_two_fewer_neighbours_would_not_do():
     for count in (100, 300, 1_000):
-        k, _ = planned_neighbourhood(count)
+        k, _, _ = planned_neighbourhood(count)
         with pytest.raises(InputError, match="no threshold"):
             planned_neighbourhood(count, neighbours=k - 2)
 

@@ -1,8 +1,8 @@
 """A client's part in a secure sum: each stage is a function of the state before it and of what the server asks.
 
-keys → shares → masked → consent → unmask, and recover if somebody dealt wrongly. After Bell et al. 2020 with the consistency check
-of Bonawitz et al. 2017 (Fig. 4). A function refuses, by `SecureSumError`, whatever would let the server open more than one sum of
-at least `terms.least` clients.
+keys → shares → masked → consent → unmask, and recover if somebody dealt wrongly. After Bell et al. 2020 with the consistency
+check of Bonawitz et al. 2017 (Fig. 4). A function refuses, by `SecureSumError`, whatever would let the server open more than one
+sum of at least `terms.least` clients.
 
 Departs from the papers: a client that is still there at the end tells the seed of its own mask itself, beside the shares of
 others' secrets. It does so only after as many have signed the same list as could open that seed from shares, and it saves the
@@ -189,7 +189,7 @@ def consent(state: Masked, request: Packet) -> tuple[Consented, Packet]:
     _check_neighbours(terms, len(near), "sent values")
     if gap := terms.gap(survivors):
         raise SecureSumError(
-            f"of {gap.width} clients in a row on the ring, {gap.left} are on the list of survivors, and {gap.needed} are needed: "
+            f"of {gap.width} clients in a row on the ring, {gap.left} are on the list of survivors, and {gap.needed} must be: "
             "the ring might fall into two parts, and the sum into two sums. This client does not help to open it."
         )
     after = Consented(
@@ -238,9 +238,9 @@ def unmask(state: Consented, request: Packet) -> tuple[Told, Packet]:
 def recover(state: Told, request: Packet) -> tuple[Done, Packet]:
     """Tell the keys of the masks with neighbours that dealt wrongly, so that the sum can do without them.
 
-    The request convicts such a neighbour by its own signature (`dealing.Accusation`); then nobody owes it anything. In a complete
-    graph, a neighbour that is not on the list of survivors needs no conviction: all who open the sum have signed that one list, so
-    its own seed stays secret, and its values with it.
+    The request convicts such a neighbour by its own signature (`dealing.Accusation`); then nobody owes it anything. In a
+    complete graph, a neighbour that is not on the list of survivors needs no conviction: all who open the sum have signed that
+    one list, so its own seed stays secret, and its values with it.
     """
     terms = _at(state, Told)
     neighbours = terms.neighbours_of(state.client)

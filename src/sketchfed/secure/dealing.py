@@ -119,7 +119,7 @@ class Accusation:
 
 
 def to_accusations(terms: Terms, client: int, accused: Mapping[int, Accusation | None]) -> bytes:
-    """What a client is told about neighbours that dealt wrongly: who they are, and the proof, or nothing where none is needed."""
+    """What a client is told about neighbours that dealt wrongly: who they are, and the proofs. Some need none."""
     neighbours = terms.neighbours_of(client)
     body = flags(neighbours, accused)
     for peer in neighbours:

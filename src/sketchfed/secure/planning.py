@@ -9,13 +9,12 @@ from sketchfed.errors import InputError
 from sketchfed.secure.graph import check_degree
 from sketchfed.secure.terms import Terms
 
-
 _COMPLETE = 32
 """Up to this many clients the graph is complete. It costs little, and a sum then does without a wrong dealer at once."""
 
 
 class Neighbourhood(NamedTuple):
-    """k neighbours each, the threshold of the k + 1 that a client and its neighbours are, and how many of k/2 in a row must stay."""
+    """k neighbours each, the threshold of the k + 1 that a client and its neighbours are, and how many of k/2 in a row stay."""
 
     neighbours: int
     threshold: int
@@ -91,8 +90,8 @@ def planned_neighbourhood(
     - of any k/2 clients in a row, more than collude must stay, or the ring falls apart and the server gets sums of its parts.
       `spread` is one more than collude there, except with probability `insecure`; that many stay, except with `incorrect`.
 
-    All counts are hypergeometric, and a union bound goes over clients. Departs from Bell et al. 2020, Sec. 3: the first condition
-    is the one against a lying server, so thresholds are higher than for an honest but curious one, which asks for t > c only.
+    All counts are hypergeometric, and a union bound goes over clients. Departs from Bell et al. 2020, Sec. 3: the first
+    condition is the one against a lying server, so thresholds are higher than for an honest but curious one, which asks for t > c only.
     The last one holds against a lying server too: where clients sit is random, but the server chooses whom it calls gone, so
     clients count (`Terms.gap`). Where the ring would need all others, the graph is complete: then γn and δn themselves are the
     worst case, and nothing is left to chance.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-from sketchfed.errors import SecureSumError
 from sketchfed.secure.client import pair_key, self_key
 from sketchfed.secure.dealing import Accusation, Dealing, Secret, committed, fits
 from sketchfed.secure.keys import Advertised, KeyAgreement
@@ -28,7 +27,7 @@ class Recovery:
         self._transcript, self._keys, self._dealt, self._shares = transcript, keys, dealt, shares
 
     def opened(self, secret: Secret, clients: Iterable[int]) -> dict[int, bytes]:
-        """This secret of each of the clients whose shares give it. The others are in `wrong`."""
+        """Open this secret of each client. Clients whose shares do not give it are in `wrong`."""
         found = {client: self._opened(secret, client) for client in clients}
         return {client: own for client, own in found.items() if own is not None}
 
@@ -39,8 +38,8 @@ class Recovery:
         if len(valid) < terms.threshold:
             self.wrong[client] = None
             self.reasons[client] = (
-                f"{len(valid)} valid shares of a secret of it are left, and {terms.threshold} are needed: it dealt too few that "
-                "can be opened, or their holders keep them back."
+                f"{len(valid)} valid shares of a secret of it are left, and {terms.threshold} are needed: it dealt too few that can "
+                "be opened, or their holders keep them back."
             )
             return None
         by_point = {points[holder]: share for holder, share in valid.items()}
@@ -94,11 +93,3 @@ class Recovery:
             for gone, key in keys.items():
                 remove(client, gone, key)
         add_masks(words, added=added, subtracted=subtracted)
-
-
-def lost(client: int, *, holders: int, threshold: int) -> SecureSumError:
-    """A secret that nobody can open any more."""
-    return SecureSumError(
-        f"a secret of client {client}, which left, cannot be opened: {holders} neighbours of it sent a valid share, "
-        f"{threshold} are needed. The sum is abandoned; ask again without client {client}, or plan for more dropouts."
-    )

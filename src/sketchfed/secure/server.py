@@ -174,8 +174,8 @@ class SecureServer:
         self._list = flags(self.terms.clients, self._values)
         if gap := self.terms.gap(self._values):
             raise SecureSumError(
-                f"of {gap.width} clients in a row on the ring, {gap.left} sent masked values, and {gap.needed} must, or the ring "
-                f"might fall apart. The sum is abandoned and nothing was revealed; {self._advice}"
+                f"of {gap.width} clients in a row on the ring, {gap.left} sent masked values, and {gap.needed} must, or the "
+                f"ring might fall apart. The sum is abandoned and nothing was revealed; {self._advice}"
             )
         survivors = frozenset(self._values)
         lonely = {client for client in survivors if self._count_near(client, survivors) + 1 < self.terms.threshold}
@@ -236,7 +236,7 @@ class SecureServer:
         self._shares[client] = shares
 
     def _open(self) -> dict[int, bytes]:
-        """Open what is left to open. Whoever dealt wrongly is done without: its neighbours are asked for their masks with it."""
+        """Open what is left to open. If somebody dealt wrongly, ask its neighbours for their masks with it."""
         recovery = Recovery(self._transcript, self._keys, self._dealt, self._shares)
         needed = self._to_open(told=self._seeds)
         self._seeds |= recovery.opened(Secret.SEED, [client for client in needed if client in self._values])
@@ -246,16 +246,16 @@ class SecureServer:
         self._wrong = recovery.wrong
         if not self._wrong:
             return self._finish()
-        return self._ask_recover()
+        return self._ask_recover(recovery.reasons)
 
     # recover ---------------------------------------------------------------------------------------------------------
 
-    def _ask_recover(self) -> dict[int, bytes]:
+    def _ask_recover(self, why: Mapping[int, str]) -> dict[int, bytes]:
         for client, accusation in self._wrong.items():
             if accusation is None and not (self.terms.complete and client not in self._values):
                 raise SecureSumError(
-                    f"a secret of client {client}, which left, cannot be opened: {self.reasons[client].partition(': ')[2]} The sum "
-                    f"is abandoned; ask again without client {client}, or plan for more dropouts."
+                    f"a secret of client {client}, which left, cannot be opened: {why[client]} The sum is abandoned; ask again "
+                    f"without client {client}, or plan for more dropouts."
                 )
         for client in self._wrong:
             self._values.pop(client, None)

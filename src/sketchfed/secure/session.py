@@ -14,7 +14,13 @@ from sketchfed.secure.terms import Terms
 from sketchfed.seeds import SecretSeed
 from sketchfed.wire import Packet
 
-_NEXT: dict[type[SumState], Stage] = {Joined: "shares", Shared: "masked", Masked: "consent", Consented: "unmask", Told: "recover"}
+_NEXT: dict[type[SumState], Stage] = {
+    Joined: "shares",
+    Shared: "masked",
+    Masked: "consent",
+    Consented: "unmask",
+    Told: "recover",
+}
 _KINDS: dict[str, type[SumState]] = {kind.__name__: kind for kind in (Joined, Shared, Masked, Consented, Told, Done)}
 
 

@@ -1,8 +1,8 @@
 """A client's part in a secure sum: each stage is a function of the state before it and of what the server asks.
 
 keys → shares → masked → consent → unmask, and recover if somebody dealt wrongly. After Bell et al. 2020 with the consistency
-check of Bonawitz et al. 2017 (Fig. 4). A function refuses, by `SecureSumError`, whatever would let the server open more than one
-sum of at least `terms.least` clients.
+check of Bonawitz et al. 2017 (Fig. 4). A function refuses, by `SecureSumError`, whatever would let the server open more than
+one sum of at least `terms.least` clients.
 
 Departs from the papers: a client that is still there at the end tells the seed of its own mask itself, beside the shares of
 others' secrets. It does so only after as many have signed the same list as could open that seed from shares, and it saves the

@@ -91,7 +91,7 @@ def planned_neighbourhood(
       `spread` is one more than collude there, except with probability `insecure`; that many stay, except with `incorrect`.
 
     All counts are hypergeometric, and a union bound goes over clients. Departs from Bell et al. 2020, Sec. 3: the first
-    condition is the one against a lying server, so thresholds are higher than for an honest but curious one, which asks for t > c only.
+    condition is the one against a lying server, so thresholds are higher than for an honest but curious one (t > c only).
     The last one holds against a lying server too: where clients sit is random, but the server chooses whom it calls gone, so
     clients count (`Terms.gap`). Where the ring would need all others, the graph is complete: then γn and δn themselves are the
     worst case, and nothing is left to chance.

@@ -1,4 +1,7 @@
-"""Where a client stands in a secure sum. A state holds secrets as plain bytes, so that it can be kept; it never leaves its client."""
+"""Where a client stands in a secure sum.
+
+A state holds secrets as plain bytes, so that it can be kept. It never leaves its client.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

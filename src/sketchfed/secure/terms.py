@@ -52,7 +52,7 @@ class Terms:
     threshold: int
     least: int
     spread: int = 1
-    """Of any neighbours/2 clients in a row on the ring, at least this many must be in the sum; no matter in a complete graph."""
+    """Of any neighbours/2 clients in a row on the ring, this many must be in the sum. It says nothing in a complete graph."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.session, bytes) or len(self.session) != 16:
@@ -102,8 +102,8 @@ class Terms:
         fixed = tensor_named(expect_kind(packet, KIND), "terms", shape=(_FORM.size,), dtype=torch.uint8).numpy().tobytes()
         if fixed[0] != VERSION:
             raise SecureSumError(
-                f"the server speaks version {fixed[0]} of secure sums, this client version {VERSION}. Install the same version of "
-                "sketchfed on both."
+                f"the server speaks version {fixed[0]} of secure sums, this client version {VERSION}. Install the same "
+                "version of sketchfed on both."
             )
         gaps = packet.arrays.get("clients")
         if not isinstance(gaps, Bits) or gaps.signed or len(gaps.shape) != 1:
@@ -145,8 +145,8 @@ class Terms:
     def gap(self, survivors: Iterable[int]) -> "Gap | None":
         """Where the ring might fall apart with these survivors; None if it holds together.
 
-        Two neighbours on the ring that are at most neighbours/2 places apart share a mask. So the sum cannot be split as long as
-        an honest survivor sits among any neighbours/2 clients in a row. `spread` is one more than the colluders that sit there.
+        Clients that are at most neighbours/2 places apart on the ring share a mask. So the sum cannot be split as long as an
+        honest survivor sits among any neighbours/2 clients in a row. `spread` is one more than the colluders that sit there.
         """
         if self.complete:
             return None

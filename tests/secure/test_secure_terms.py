@@ -168,7 +168,8 @@ def test_a_ring_holds_together_as_long_as_enough_survive_in_every_stretch():
     split = set(terms.clients) - set(ring[5 : 5 + width]) - set(ring[30 : 30 + width])
     assert len(parts(terms, split)) == 2
     assert terms.gap(split) == (width, 0, 1)
-    assert replace(terms, spread=3).gap(set(terms.clients) - set(ring[7:9])) == (width, 2, 3)
+    strict = replace(terms, spread=3)
+    assert strict.gap(set(terms.clients) - set(strict._ring[7:9])) == (width, 2, 3)
     assert small_terms(9).gap([]) is None, "in a complete graph everybody shares a mask with everybody"
 
 

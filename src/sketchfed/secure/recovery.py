@@ -38,8 +38,8 @@ class Recovery:
         if len(valid) < terms.threshold:
             self.wrong[client] = None
             self.reasons[client] = (
-                f"{len(valid)} valid shares of a secret of it are left, and {terms.threshold} are needed: it dealt too few that "
-                "open, or their holders keep them back."
+                f"{len(valid)} valid shares of a secret of it are left, and {terms.threshold} are needed: it dealt too few "
+                "that open, or their holders keep them back."
             )
             return None
         by_point = {points[holder]: share for holder, share in valid.items()}

@@ -1,7 +1,8 @@
 """What a client has seen of a sum: the terms, and everybody's keys as one hash, in which it finds its own.
 
 A server that shows two clients different keys shows them different transcripts. Every mask, sealed share and signature after
-the first stage is bound to the transcript, so the two clients no longer understand each other, and neither helps to open the sum.
+the first stage is bound to the transcript, so the two clients no longer understand each other, and neither helps to open the
+sum.
 """
 
 import struct

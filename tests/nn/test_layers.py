@@ -199,9 +199,10 @@ def test_what_needs_no_gradient_gets_none(form):
 
 
 def test_inputs_in_any_order_of_memory_give_the_same():
+    """Up to rounding: matrix products of other shapes may add up in another order."""
     module, x = in_form("blind", dense_layer(6)), random(6, 5)
-    assert torch.equal(module(x.T), module(x.T.contiguous()))
-    assert torch.equal(module(x.T[::2]), module(x.T)[::2])
+    torch.testing.assert_close(module(x.T), module(x.T.contiguous()), rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(module(x.T[::2]), module(x.T)[::2], rtol=1e-14, atol=1e-14)
 
 
 @both_forms

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sketchfed import vectors
 from sketchfed.algorithms import Algorithm
-from sketchfed.attacks.knowledge import KNOWLEDGE
+from sketchfed.attacks.knowledge import is_known
 from sketchfed.attacks.view import Public, Update, View
 from sketchfed.errors import InputError
 from sketchfed.rounds import Exchange, Recorder
@@ -71,16 +71,12 @@ def recorded(algorithm: Algorithm, rounds: int = 3) -> Recorded:
     return Recorded(public=public, exchanges=exchanges)
 
 
-def _known(algorithm: Algorithm) -> bool:
-    return type(algorithm) in KNOWLEDGE
-
-
 class AlgorithmViews(AlgorithmSuite):
     """Attacks see what was sent."""
 
-    @only(lambda suite, algorithm: _known(algorithm) and suite.looked_through(algorithm))
+    @only(lambda suite, algorithm: is_known(algorithm) and suite.looked_through(algorithm))
     def test_a_view_shows_what_the_examples_would_look_like(self, algorithm: Algorithm) -> None:
-        """With an entry in `attacks.knowledge.KNOWLEDGE`, what an audit reads from messages is what the clients' examples give.
+        """With an entry in `sketchfed.attacks.knowledge`, what an audit reads from messages is what the clients' examples give.
 
         For each reply as the server sees it, and for the mean of the others as a client sees it, if it sees one.
         """
@@ -91,9 +87,9 @@ class AlgorithmViews(AlgorithmSuite):
             distance = float((seen - values).norm() / values.norm().clamp(min=1e-12))
             assert distance < ROUNDING, f"round {update.round}, clients {update.clients}"
 
-    @only(lambda suite, algorithm: not _known(algorithm))
+    @only(lambda suite, algorithm: not is_known(algorithm))
     def test_without_an_entry_nothing_is_claimed_about_messages(self, algorithm: Algorithm) -> None:
-        """Without an entry in `KNOWLEDGE`, attacks on updates are not applicable. Subclasses do not inherit an entry."""
+        """Without an entry of its own there, attacks on updates are not applicable. Subclasses do not inherit an entry."""
         run = recorded(algorithm)
         for members in ((), (0,)):
             with pytest.raises(InputError, match=f"nobody has said what the messages of algorithm '{algorithm.name}' reveal"):

@@ -1,5 +1,6 @@
 """Every registered algorithm, and two that somebody else wrote, do what `sketchfed.testing` demands of an algorithm."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -17,7 +18,7 @@ from sketchfed.config import Config, EngineSettings
 from sketchfed.errors import InputError
 from sketchfed.runs.workload import from_objects
 from sketchfed.testing import AlgorithmConformance, advanced
-from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module, started, working
+from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module, refusal, started, working
 
 OPTIONS = {"dome": {"subspace": SubspaceSettings(size=8)}}
 VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items()} | {
@@ -35,7 +36,11 @@ class TestThirdParties(AlgorithmConformance):
     algorithms: ClassVar = [Median(), Scratch()]
 
 
-SUMS = [name for name, each in PROTECTIONS.items() if each.secure is not None or each.privacy.placement == "sent"]
+SUMS = [
+    name
+    for name, each in PROTECTIONS.items()
+    if each.secure is not None or (each.privacy is not None and each.privacy.placement == "sent")
+]
 
 
 def fedavg(codec: str) -> FedAvg:
@@ -84,7 +89,11 @@ def test_a_linear_sketch_of_somebody_else_runs_under_every_protection(protection
     [
         ("iterative", "Rooted", "declares a linear code, but the code of a sum of two changes is not the sum of their codes"),
         ("private_iterative", "Rooted", "the code of a sum of two changes is not the sum of their codes"),
-        ("iterative", "Unequal", r"its packets do not work as one .*sketch 'leading'.* should have returned 59 numbers .* not shape .1, 30."),
+        (
+            "iterative",
+            "Unequal",
+            r"do not work as one .*sketch 'leading'.* should have returned 59 numbers .* not shape .1, 30.",
+        ),
         ("dbcl", "Unequal", r"its packets do not work as one .*sketch 'leading'.* should have returned"),
         ("iterative", "Squaring", "declares a linear code, but its adjoint is not linear"),
     ],
@@ -92,6 +101,21 @@ def test_a_linear_sketch_of_somebody_else_runs_under_every_protection(protection
 def test_a_sketch_that_is_not_linear_is_refused_before_the_first_round_with_the_reason(algorithm, sketch, reason, protection):
     with pytest.raises(InputError, match=reason):
         started(sketched(algorithm, sketch), PROTECTIONS[protection])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picky(FedAvg):
+    """Takes no noise on what is sent."""
+
+    name = "picky"
+    refused_placements: ClassVar = {"sent": "it counts votes (and votes have no noise). Use privacy.placement = 'steps'."}
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_a_placement_that_an_algorithm_refuses_is_refused_with_its_reason(protection, tmp_path):
+    noise = PROTECTIONS[protection].privacy
+    assert ("votes" in (refusal(Picky(), PROTECTIONS[protection]) or "")) == (noise is not None and noise.placement == "sent")
+    AlgorithmConformance().test_a_protection_works_or_is_refused_before_the_first_round(Picky(), protection, tmp_path)
 
 
 def test_an_audit_never_takes_a_median_for_a_mean():

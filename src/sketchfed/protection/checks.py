@@ -43,6 +43,8 @@ def check_privacy(algorithm: Algorithm, privacy: PrivacySettings, *, secure: boo
             "privacy.adjacency = 'add-remove' hides who took part, but cohorts are drawn from the public seed. Use 'zero-out', "
             "or hide the cohorts: privacy.hidden_cohorts = true with privacy.observer = 'public'."
         )
+    if reason := algorithm.refused_placements.get(privacy.placement):
+        raise InputError(reason)
     if privacy.batches == "passes":
         _check_passes(algorithm, privacy)
     _check_units(algorithm, privacy, secure=secure)
@@ -87,8 +89,6 @@ def _check_units(algorithm: Algorithm, privacy: PrivacySettings, *, secure: bool
             "example at random. Set algorithm.local_steps instead."
         )
     if privacy.placement == "steps":
-        if reason := algorithm.refused_placements.get("steps"):
-            raise InputError(reason)
         return
     if (algorithm.local_steps or 1) > 1 and (secure or privacy.observer == "public"):
         raise InputError(
@@ -170,9 +170,7 @@ def _try(algorithm: Algorithm, dim: int, context: RoundContext) -> None:
         )
 
 
-def _weights(
-    algorithm: Algorithm, code: LinearCode, values: Tensor, clients: int, dim: int, context: RoundContext
-) -> Tensor:
+def _weights(algorithm: Algorithm, code: LinearCode, values: Tensor, clients: int, dim: int, context: RoundContext) -> Tensor:
     """The weights after a first step from a packet that stands for this many clients."""
     state = algorithm.begin(torch.zeros(dim))
     return algorithm.server(state, [code.packet(values, clients=clients)], context.seed)[0].replica.weights

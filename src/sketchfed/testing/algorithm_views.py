@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import pytest
+import scipy.stats
 import torch
 from torch import Tensor
 
@@ -15,11 +16,13 @@ from sketchfed.attacks.view import Public, Update, View
 from sketchfed.errors import InputError
 from sketchfed.rounds import Exchange, Recorder
 from sketchfed.testing.algorithm_cases import AlgorithmSuite, clients_data, module, started
+from sketchfed.testing.algorithm_faults import ROUNDS, FaultyRun
 from sketchfed.testing.federation import Tap, advanced
 from sketchfed.testing.suite import only
 from sketchfed.training import Examples
 
 ROUNDING = 1e-4
+FALSE_ALARM = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,50 @@ def recorded(algorithm: Algorithm, rounds: int = 3) -> Recorded:
     return Recorded(public=public, exchanges=exchanges)
 
 
+def check_views(suite: AlgorithmSuite, algorithm: Algorithm, run: FaultyRun) -> None:
+    """Views of a run with faults show nothing of clients that failed, and what they show is the truth up to the noise.
+
+    Noise is compared if each client's whole change is protected, because only then everybody knows whose examples are behind
+    an update: Σ(noise/deviation)² is χ² of as many degrees as there are numbers. False alarm below 1e-6 a role.
+    """
+    seen = Recorded(public=run.public, exchanges=run.exchanges)
+    if not is_known(algorithm):
+        _check_unknown(seen, algorithm)
+        return
+    secure = any(each.stage == "keys" for each in run.exchanges)
+    for members in ((), (0,)):
+        view = seen.view(members)
+        told = [(update.round, update.clients) for update in view.updates()]
+        if not members:
+            each = [(index, tuple(run.counted(index))) for index in range(ROUNDS)]
+            alone = [(index, (client,)) for index, clients in each for client in clients]
+            assert told == [one for one in (each if secure else alone) if run.public.trains(one[0])]
+        protection = run.public.protection
+        if protection.batches is None and not protection.hidden and suite.looked_through(algorithm):
+            # A client does not learn that another one failed, except in a secure sum.
+            _check_noise([one for one in seen.compared(view) if secure or not members or one[0].round not in run.failed])
+
+
+def _check_noise(compared: list[tuple[Update, Tensor, Tensor]]) -> None:
+    total, count = 0.0, 0
+    for update, seen, values in compared:
+        if not update.noise:
+            distance = float((seen - values).norm() / values.norm().clamp(min=1e-12))
+            assert distance < ROUNDING, f"round {update.round}, clients {update.clients}"
+            continue
+        total += float(((seen - values) / update.noise).double().square().sum())
+        count += len(values)
+    if count:
+        low, high = scipy.stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], count)
+        assert low <= total <= high, f"the deviation is {(total / count) ** 0.5:.3g} times what views say"
+
+
+def _check_unknown(seen: Recorded, algorithm: Algorithm) -> None:
+    for members in ((), (0,)):
+        with pytest.raises(InputError, match=f"nobody has said what the messages of algorithm '{algorithm.name}' reveal"):
+            seen.view(members).updates()
+
+
 class AlgorithmViews(AlgorithmSuite):
     """Attacks see what was sent."""
 
@@ -90,7 +137,4 @@ class AlgorithmViews(AlgorithmSuite):
     @only(lambda suite, algorithm: not is_known(algorithm))
     def test_without_an_entry_nothing_is_claimed_about_messages(self, algorithm: Algorithm) -> None:
         """Without an entry of its own there, attacks on updates are not applicable. Subclasses do not inherit an entry."""
-        run = recorded(algorithm)
-        for members in ((), (0,)):
-            with pytest.raises(InputError, match=f"nobody has said what the messages of algorithm '{algorithm.name}' reveal"):
-                run.view(members).updates()
+        _check_unknown(recorded(algorithm), algorithm)

@@ -65,7 +65,8 @@ def knowledge_of(algorithm: Algorithm) -> Knowledge:  # type: ignore[type-arg]
     remedy = (
         f"Set sketchfed.attacks.knowledge.KNOWLEDGE[{kind.__qualname__}] in its module."
         if ":" in name
-        else f"Announce a class below sketchfed.attacks.knowledge.Knowledge as an entry point of sketchfed.knowledge named '{name}'."
+        else "Announce a class below sketchfed.attacks.knowledge.Knowledge as an entry point of sketchfed.knowledge named "
+        f"'{name}'."
     )
     raise InputError(
         f"nobody has said what the messages of algorithm '{algorithm.name}' reveal, so attacks on its updates do not apply. "

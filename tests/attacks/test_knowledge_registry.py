@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 import pytest
+from typer.testing import CliRunner
 
 from sketchfed.algorithms import ALGORITHMS, FedAvg
 from sketchfed.attacks.knowledge import ANNOUNCED, KNOWLEDGE, Knowledge, is_known, knowledge_of
 from sketchfed.attacks.knowledge.fedavg import FedAvgKnowledge
+from sketchfed.cli import app
 from sketchfed.errors import InputError
 
 MEAN = """
@@ -70,6 +72,13 @@ def test_a_package_announces_what_its_algorithm_reveals(mean, installed):
     assert is_known(mean())
     found = knowledge_of(mean())
     assert (type(found).__qualname__, found.algorithm) == ("MeanKnowledge", mean())
+
+
+def test_what_is_announced_is_listed_with_its_package(mean, installed):
+    assert "knowledge" not in CliRunner().invoke(app, ["list"]).stdout
+    announce(installed, "said", "mean", "means:MeanKnowledge")
+    shown = CliRunner().invoke(app, ["list", "knowledge"], env={"COLUMNS": "200"}).stdout
+    assert "said 1.2 (entry point)" in shown
 
 
 def test_no_class_inherits_what_is_announced(mean, installed):

@@ -18,7 +18,7 @@ def trials_for(pilot: object, *, found: float, false_alarm: float, missed: float
     """How many trials find a difference of `found` from the true mean with probability 1 − `missed`, judged by a few."""
     values = np.asarray(pilot, dtype=np.float64)
     reach = scipy.stats.t.isf(false_alarm / 2, values.size - 1) + scipy.stats.t.isf(missed, values.size - 1)
-    return max(values.size, math.ceil((reach * values.std(ddof=1) / found) ** 2))
+    return max(values.size, math.ceil(float(reach * values.std(ddof=1) / found) ** 2))
 
 
 def staged_interval(samples: object, *, pilot: int, false_alarm: float) -> tuple[float, float]:

@@ -1,5 +1,5 @@
 import sys
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -418,3 +418,21 @@ def test_labels_say_what_is_sent():
     assert label(algorithm={"name": "iterative", "form": "projection"}) == "iterative srht 1/10 projection"
     assert label(algorithm={"name": "iterative"}, sketch={"bits": 4, "bits_down": 8}) == "iterative srht 1/10 4/8 bits"
     assert label(algorithm={"name": "fetchsgd"}, sketch={"size": 5_000}) == "fetchsgd count 5,000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needy(Iterative):
+    """An algorithm of somebody else, with a setting that has no default."""
+
+    strength: int
+
+    name = "needy"
+
+
+def test_an_algorithm_may_have_a_setting_without_default_beside_tables():
+    tables = {"algorithm": {"name": f"{__name__}:Needy", "strength": 3}, "sketch": {"bits": 8}}
+    found = load_config(tables)
+    assert (type(found.algorithm), found.algorithm.strength, found.algorithm.sketch.bits) == (Needy, 3, 8)
+    assert load_config(found.to_tables()) == found
+    lacking = refusal(tables | {"algorithm": {"name": f"{__name__}:Needy"}})
+    assert lacking == "algorithm.strength has no default. Write strength = … in [algorithm]."

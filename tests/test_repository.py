@@ -1,5 +1,6 @@
 """What the repository promises around the code: README, docs, pins, Makefile and the checks agree with each other."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -233,6 +234,17 @@ def test_no_module_of_the_library_knows_the_lab():
     files = list((ROOT / "src").rglob("*.py"))
     assert len(files) > 200
     assert not [file for file in files if "sketchfed_lab" in file.read_text()]
+
+
+def test_no_two_public_classes_have_the_same_name():
+    """Names without a leading underscore, of classes at the top of a module or inside of another class."""
+    homes: dict[str, list[str]] = {}
+    for file in sorted((ROOT / "src" / "sketchfed").rglob("*.py")):
+        classes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)]
+        for name in (node.name for node in classes if not node.name.startswith("_")):
+            homes.setdefault(name, []).append(str(file.relative_to(ROOT)))
+    assert len(homes) > 200
+    assert not {name: files for name, files in homes.items() if len(files) > 1}
 
 
 def test_the_makefile_knows_every_experiment_and_benchmark():

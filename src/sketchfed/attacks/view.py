@@ -112,7 +112,7 @@ class Public:
         if batches is None:
             order, slices = self.algorithm.work.order(size, context.own)
             return tuple(sorted(set(order[: slices[-1][1]].tolist())))
-        if batches.secret:
+        if batches.drawn_in_secret:
             return None
         numbers = torch.arange(size)
         drawn = [batch for batch, _ in batches.draw(Examples(numbers, numbers), context, SecretSeed())]
@@ -258,7 +258,7 @@ class View:
             return
         protection, passed = self.public.protection, sent.get(replica.round, [])
         everybody = survivors_in(passed) or self.public.cohort(replica.round)
-        planned = len(everybody) or protection.cohort
+        planned = len(everybody) or protection.cohort_size
         noise = protection.variance(planned) ** 0.5
         own = {client: part for client, part in self._own(replica, heard, passed).items() if client in everybody}
         others = tuple(client for client in everybody if client not in own)

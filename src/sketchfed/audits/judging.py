@@ -12,7 +12,7 @@ from sketchfed.attacks.steps import AsSent, StepAttack
 from sketchfed.attacks.targets import Target
 from sketchfed.attacks.view import View
 from sketchfed.audits.evidence import Evidence
-from sketchfed.audits.findings import Finding, Picture
+from sketchfed.audits.findings import Finding, PicturePair
 from sketchfed.audits.intervals import median_interval
 from sketchfed.audits.outside import Outside
 from sketchfed.audits.png import png_base64
@@ -70,7 +70,7 @@ def _scored(attack: Attack, view: View, outside: Outside, guesses: list[tuple[Ta
     recovered = sum(score >= chance + RECOVERED for score, chance in zip(found, chances, strict=True))
     middle, low, high = median_interval(found)
     details = {"recovered": recovered / len(found), "labels": sum(labels) / len(labels), "failures": float(failures)}
-    pictures: list[Picture] = []
+    pictures: list[PicturePair] = []
     if pairs:
         x, original, y = (torch.cat([pair[part] for pair in pairs]) for part in range(3))
         details["mse"] = float(mse(x, original).mean())
@@ -82,7 +82,7 @@ def _scored(attack: Attack, view: View, outside: Outside, guesses: list[tuple[Ta
             images = [each.reshape(len(each), *outside.image) for each in (x, original)]
             details["ssim"] = float(ssim(*images).mean())
             pictures = [
-                Picture(truth=png_base64(truth), guess=png_base64(guess), decibels=float(psnr(guess[None], truth[None])))
+                PicturePair(truth=png_base64(truth), guess=png_base64(guess), decibels=float(psnr(guess[None], truth[None])))
                 for guess, truth in zip(*images, strict=True)
             ]
     return Finding(

@@ -40,7 +40,7 @@ class Work(NamedTuple):
     """The replica before round 0, where everybody can rebuild it."""
 
 
-class Source(ABC):
+class WorkSource(ABC):
     """Where a client's work comes from, for the time of one message."""
 
     round = 0
@@ -67,7 +67,7 @@ class Source(ABC):
         raise WireError("this client only trains, and was asked to evaluate.")
 
 
-class NodeSource(Source):
+class NodeSource(WorkSource):
     """A model that the configuration names, on the data that the node's `data` loads, or on its part of a named data set."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

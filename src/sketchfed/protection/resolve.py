@@ -44,7 +44,7 @@ def make_protection(
         check_privacy(algorithm, privacy, secure=secure is not None)
         check_delta(privacy.delta, len(sizes) if privacy.unit == "client" else sum(sizes))
     if secure is not None:
-        check_secure(secure, privacy, cohort=run.cohort)
+        check_secure(secure, privacy, cohort=run.cohort_size)
     if secure is not None or (privacy is not None and privacy.placement == "sent"):
         check_linear(algorithm, dim, secure=secure is not None)
     if privacy is None:
@@ -70,9 +70,9 @@ def participations(protection: Protection, seed: PublicSeed) -> int:
     rounds = protection.algorithm.rounds
     if protection.budget is not None and protection.budget.passes is not None:
         return protection.budget.passes.most(seed, rounds)
-    if protection.hidden or protection.cohort == protection.population:
+    if protection.hidden or protection.cohort_size == protection.population:
         return rounds
-    return most_participations(seed, rounds=rounds, population=protection.population, count=protection.cohort)
+    return most_participations(seed, rounds=rounds, population=protection.population, count=protection.cohort_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class _Run:
     sizes: tuple[int, ...]
 
     @property
-    def cohort(self) -> int:
+    def cohort_size(self) -> int:
         return self.algorithm.planned(len(self.sizes))
 
     def clear(self) -> Clear:
@@ -148,12 +148,12 @@ class _Run:
         )
 
     def _secure_noise(self, budget: Budget, unit: Unit, secure: SecureSettings) -> SecureNoise:
-        least = secure.honest(secure.least(self.cohort), self.cohort)
+        least = secure.honest(secure.least(self.cohort_size), self.cohort_size)
         mechanism = DiscreteGaussian.planned(
             size=self._size,
             clip=budget.settings.clip,
             multiplier=budget.multiplier,
-            clients=self.cohort,
+            clients=self.cohort_size,
             least=least,
             units=1 if unit.batches is None else batch_of(self.algorithm.work),
             bits=secure.bits,
@@ -180,7 +180,7 @@ class _Run:
     def _budget(self, privacy: PrivacySettings, multiplier: float, batches: ExampleBatches | None) -> Budget:
         work, smallest = self.algorithm.work, min(self.sizes)
         sampling = self.algorithm.participation if privacy.hidden_cohorts else 1.0
-        if batches is not None and batches.secret:
+        if batches is not None and batches.drawn_in_secret:
             sampling = probability(work, smallest)  # the client with the fewest examples has the highest probability
         return Budget(
             settings=replace(privacy, noise_multiplier=multiplier),
@@ -197,7 +197,7 @@ class _Run:
         if privacy.batches == "poisson":
             return HiddenBatches(self.algorithm.work)
         batch = batch_of(self.algorithm.work)
-        return PassBatches(batch, Passes(self.sizes, batch=batch, cohort=self.cohort))
+        return PassBatches(batch, Passes(self.sizes, batch=batch, cohort=self.cohort_size))
 
     def _unit(self, batches: ExampleBatches | None) -> Unit:
         if batches is None:
@@ -211,7 +211,7 @@ class _Run:
                 "change."
             )
         bits = 32 if secure.bits is None else secure.bits
-        return Rounded(size=self._size, clip=secure.clip, clients=self.cohort, bits=bits)
+        return Rounded(size=self._size, clip=secure.clip, clients=self.cohort_size, bits=bits)
 
     @property
     def _size(self) -> int:

@@ -72,7 +72,7 @@ class SecureSums(Protection):
 
     def agreed(self, proposed: Terms, seed: PublicSeed) -> Terms:
         """Return the proposed terms if the client computes the same ones from the public seed, else raise an error."""
-        clients = tuple(cohort(seed, proposed.round, population=self.population, count=self.cohort))
+        clients = tuple(cohort(seed, proposed.round, population=self.population, count=self.cohort_size))
         for attempt in range(self.settings.attempts):
             if proposed == self.terms(seed, proposed.round, clients, attempt):
                 return proposed
@@ -110,8 +110,8 @@ class SecureNoise(SecureSums):
         have fewer survivors.
         """
         worst = survivors is None or self.budget.passes is not None
-        stayed = self.settings.least(self.cohort) if worst or survivors is None else survivors
-        return self.budget.charge(self.settings.honest(stayed, self.cohort))
+        stayed = self.settings.least(self.cohort_size) if worst or survivors is None else survivors
+        return self.budget.charge(self.settings.honest(stayed, self.cohort_size))
 
     def variance(self, clients: int) -> float:
         return self.mechanism.variance(clients=clients, units=0) * (self.unit.scale / clients) ** 2

@@ -7,7 +7,8 @@ from sketchfed.codecs.channel import Channel
 from sketchfed.codecs.correlated import Correlated
 from sketchfed.codecs.dense import Dense
 from sketchfed.codecs.eden import Eden
-from sketchfed.codecs.ensembles import ENSEMBLES, Ensemble
+from sketchfed.codecs.ensemble_base import Ensemble
+from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.examples import correlation_of, example_vectors
 from sketchfed.codecs.induced import Induced
 from sketchfed.codecs.linear import LinearCode, LinearMap, RoundTrip

@@ -93,7 +93,11 @@ def output_of(code: str) -> str:
 def test_the_version_is_the_same_everywhere():
     assert PROJECT["version"] == LAB["version"] == sketchfed.__version__ == sketchfed_lab.__version__
     assert f"sketchfed=={sketchfed.__version__}" in LAB["dependencies"]
-    assert f"## {sketchfed.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = Version(sketchfed.__version__).is_devrelease is False
+    assert headings[0].startswith(Version(sketchfed.__version__).base_version)
+    assert headings[0].endswith("unreleased") is not released
+    assert not [heading for heading in headings[1:] if "unreleased" in heading.lower()]
 
 
 def test_the_extras_and_the_licence_are_there():

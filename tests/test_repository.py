@@ -251,6 +251,13 @@ def test_no_two_public_classes_have_the_same_name():
     assert not {name: files for name, files in homes.items() if len(files) > 1}
 
 
+def test_the_library_asserts_nothing():
+    """`python -O` drops asserts, and an AssertionError tells nobody what to change. Conformance suites are tests."""
+    for file in sorted((ROOT / "src" / "sketchfed").rglob("*.py")):
+        asserts = [node.lineno for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Assert)]
+        assert not asserts or "testing" in file.parts, f"{named(file)}: lines {asserts}"
+
+
 def test_the_makefile_knows_every_experiment_and_benchmark():
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     (experiments,) = re.findall(r"^EXPERIMENTS = (.*)$", makefile, re.MULTILINE)

@@ -16,6 +16,7 @@ from sketchfed.codecs.linear import RoundTrip
 from sketchfed.errors import SketchfedError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.protection import ClientWork, Protection, SecureSums
+from sketchfed.protection.batches import batch_of
 from sketchfed.rounds import Exchange, Participant
 from sketchfed.rounds.participant import MOST_UPDATES
 from sketchfed.seeds import PublicSeed, SecretSeed
@@ -312,9 +313,8 @@ class View:
         module, form = public.given(replica.round)
         loss = loss_named(public.loss)
         if public.of_examples:
-            assert work.batch is not None
             summed = len(known) if work.steps == 1 else 1  # one step adds up examples, however many they are, and whoever's
-            loss = Planned(loss, work.batch * summed)
+            loss = Planned(loss, batch_of(work) * summed)
             if work.steps == 1:
                 work, seeds = replace(work, batch=None), seeds[:1]
         if public.protection.noise_before_code:

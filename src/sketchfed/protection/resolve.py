@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sketchfed.algorithms import Algorithm, RoundContext, most_participations
-from sketchfed.errors import InputError
 from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_delta, epsilon_of
 from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.privacy.rounded import Rounded
@@ -54,11 +53,7 @@ def make_protection(
         made = run.noisy(privacy, secure, privacy.noise_multiplier)
         made.charge()  # refuse a modulus that is too small before training starts
         return made
-    if privacy.epsilon is None:
-        raise InputError(
-            "[privacy] needs a budget, such as privacy.epsilon = 3, or a noise level, such as privacy.noise_multiplier = 1."
-        )
-    return run.calibrated(privacy, secure, privacy.epsilon, seed)
+    return run.calibrated(privacy, secure, privacy.needed_epsilon(), seed)
 
 
 def participations(protection: Protection, seed: PublicSeed) -> int:
@@ -123,9 +118,7 @@ class _Run:
         """Make the protection with this noise multiplier."""
         batches = self._batches(privacy)
         budget = self._budget(privacy, multiplier, batches)
-        if privacy.placement == "steps":
-            if batches is None:
-                raise InputError("privacy.placement = 'steps' protects examples. Use privacy.unit = 'example'.")
+        if batches is not None and privacy.placement == "steps":  # `check_privacy` refuses steps for whole clients
             steps = NoisySteps(algorithm=self.algorithm, dim=self.dim, sizes=self.sizes, budget=budget, draws=batches)
             return steps if secure is None else self._secure_steps(steps, secure)
         unit = self._unit(batches)
@@ -205,13 +198,8 @@ class _Run:
         return EachExample(self.algorithm, batches, self.algorithm.work.count(min(self.sizes)))
 
     def _rounded(self, secure: SecureSettings) -> Rounded:
-        if secure.clip is None:
-            raise InputError(
-                "secure sums add integers, which need a bounded range. Set secure.clip to the largest norm of a client's "
-                "change."
-            )
         bits = 32 if secure.bits is None else secure.bits
-        return Rounded(size=self._size, clip=secure.clip, clients=self.cohort_size, bits=bits)
+        return Rounded(size=self._size, clip=secure.needed_clip(), clients=self.cohort_size, bits=bits)
 
     @property
     def _size(self) -> int:

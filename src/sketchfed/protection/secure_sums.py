@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from sketchfed.algorithms import RoundContext, cohort, round_seed
@@ -20,7 +21,7 @@ from sketchfed.protection.units import Unit
 from sketchfed.protection.work import ClientWork
 from sketchfed.secure import Terms, planned_terms
 from sketchfed.seeds import PublicSeed
-from sketchfed.wire import Packet, expect_kind
+from sketchfed.wire import Packet, expect_kind, tensor_named
 
 INTEGERS = "integers"
 """The kind of packet that is masked. It never leaves a client without a mask."""
@@ -43,9 +44,12 @@ class SecureSums(Protection):
         return self.unit.batches
 
     def reply(self, work: ClientWork) -> tuple[Packet, None]:
+        return Packet(kind=INTEGERS, arrays={"values": self.integers(work)}), None
+
+    def integers(self, work: ClientWork) -> Tensor:
+        """Return the integers that a client masks, `(mechanism.size,)` of int64, with its share of the noise."""
         secret = self.client_secret(work.context)
-        integers = self.mechanism.noised(self.unit.integers(work, self.mechanism, secret), secret)
-        return Packet(kind=INTEGERS, arrays={"values": integers}), None
+        return self.mechanism.noised(self.unit.integers(work, self.mechanism, secret), secret)
 
     def combine(self, replies: Sequence[Packet], context: RoundContext) -> list[Packet]:
         """Convert opened sums of integers into the packets that the algorithm decodes."""
@@ -83,8 +87,7 @@ class SecureSums(Protection):
         )
 
     def _recovered(self, packet: Packet, context: RoundContext) -> Packet:
-        total = packet.arrays["values"]
-        assert isinstance(total, Tensor)
+        total = tensor_named(packet, "values", shape=(self.mechanism.size,), dtype=torch.int64)
         values = self.mechanism.recovered(total, context.shared)
         return self.code(context).packet(values * self.unit.scale, clients=packet.clients)
 

@@ -277,7 +277,7 @@ def parts() -> str:
         (DATA_SETS, "`[data] name`", "a function that returns a `sketchfed.data.DataSet`"),
         (PARTITIONS, "`[data] partition`", "a function of `data`, `clients` and `seed` that returns each example's client"),
         (ATTACKS, "`sketchfed audit --attack`", f"a subclass of {_bases(ATTACKS)} in `sketchfed.attacks`"),
-        (ENGINES, "`[engine] name`", "a subclass of `sketchfed.runs.hosts.Host`"),
+        (ENGINES, "`[engine] name`", "a subclass of `sketchfed.runs.Host`"),
     ):
         rows.append([registry.kind, where, f"`{registry.group}`", contract])
     return markdown_table(["kind", "named in", "entry points", "what it is"], rows)

@@ -87,7 +87,7 @@ class Matching:
         y: Tensor | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> Guess:
-        """The examples, of this shape and so many, that match best. Equal seeds give equal guesses."""
+        """Find the `count` examples of this shape that match best. Equal seeds give equal guesses."""
         if not 1 <= count <= MOST:
             raise InputError(f"the attack looks for 1 to {MOST} examples together, got {count}. Observe smaller batches.")
         guesses = [
@@ -98,7 +98,7 @@ class Matching:
         return min(guesses, key=lambda guess: guess.mismatch)
 
     def _labels(self, observation: Observed, shape: tuple[int, ...], count: int) -> list[Tensor | None]:
-        """What to take for labels, one after the other; None is to search for them."""
+        """The labels to try, one after the other. None means that they are searched for."""
         if self.labels == "inferred":
             return [inferred(observation, count=count)]
         if self.labels == "searched":

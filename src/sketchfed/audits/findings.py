@@ -13,7 +13,7 @@ AUDIT = "audit.json"
 FORMAT = 1
 
 Verdict = Literal["leaks", "nothing found", "no power", "not applicable"]
-"""'no power': the attack failed where nothing defends, so that its failure here says nothing."""
+"""'no power': the attack failed without any defence, so its failure here means nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

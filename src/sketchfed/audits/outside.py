@@ -54,7 +54,7 @@ class Outside:
 
     @cached_property
     def mean(self) -> Tensor:
-        """What one guesses who sees nothing, `shape`."""
+        """The guess of somebody who observes nothing: the mean image, `shape`."""
         return self.known.x.mean(0)
 
     def scaled(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from sketchfed.privacy.accounting import Claim, Unit
 
-_DRAWS = 10_000_000  # so many places in cohorts are drawn to count with; beyond, a bound is stated
+_DRAWS = 10_000_000  # the most places in cohorts that are drawn to count participations; beyond it, a bound is stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def _drawn(examples: int | None, batch: int | None) -> tuple[int, int]:
 
 
 def _most_rounds(clients: int, cohort: int, rounds: int, seed: int, given: int | None) -> tuple[int, str]:
-    """In how many rounds the client takes part that takes part most often, and how that is known."""
+    """The largest number of rounds in which any one client takes part, and how that is known."""
     if given is not None:
         return given, f"no client takes part in more than {given:,} of {rounds:,} rounds"
     if cohort == clients:

@@ -279,7 +279,7 @@ def parts() -> str:
         (PARTITIONS, "`[data] partition`", "a function of `data`, `clients` and `seed` that returns each example's client"),
         (ATTACKS, "`sketchfed audit --attack`", f"a subclass of {_bases(ATTACKS)} in `sketchfed.attacks`"),
         (ANNOUNCED, "the name of its algorithm", "a subclass of `sketchfed.attacks.knowledge.Knowledge`, for audits"),
-        (ENGINES, "`[engine] name`", "a subclass of `sketchfed.runs.hosts.Host`"),
+        (ENGINES, "`[engine] name`", "a subclass of `sketchfed.runs.Host`"),
     ):
         rows.append([registry.kind, where, f"`{registry.group}`", contract])
     return markdown_table(["kind", "named in", "entry points", "what it is"], rows)

@@ -116,5 +116,6 @@ def _refusal(text: str, table: Table, kind: type, where: str) -> InputError:
 def _expected(text: str) -> str:
     """From msgspec's "Expected `int | null`, got `str`": an integer."""
     names = re.match(r"Expected `([^`]*)", text)
-    assert names is not None
+    if names is None:
+        return f"something else ({text})"
     return " or ".join(_KINDS.get(name, name) for name in names[1].split(" | ") if name != "null")

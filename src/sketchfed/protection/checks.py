@@ -112,11 +112,8 @@ def check_secure(secure: SecureSettings, privacy: PrivacySettings | None, *, coh
     noise = privacy is not None and privacy.placement == "sent"
     if noise and secure.clip is not None:
         raise InputError("secure.clip and privacy.clip both bound what a client sends. Remove secure.clip.")
-    if not noise and secure.clip is None:
-        raise InputError(
-            "secure sums add integers, which need a bounded range. Set secure.clip to the largest norm of a client's change; "
-            "larger changes are scaled down to it."
-        )
+    if not noise:
+        secure.needed_clip()
 
 
 def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:

@@ -83,7 +83,11 @@ class Sketch(ABC):
     @cached_property
     def loads(self) -> Tensor:
         """The diagonal `(size,)` of RRᵀ where rows are orthogonal: how many coordinates a bucket holds, 0 for an empty one."""
-        assert self.orthogonal
+        if not self.orthogonal:
+            raise InputError(
+                f"the rows of this '{self.name}' sketch are not orthogonal, so its buckets have no loads. Use a family that "
+                "puts every coordinate into one bucket, such as 'count' or 'balanced'."
+            )
         return self.apply(self.adjoint(torch.ones(self.size)))
 
     def _mapped(self, t: Tensor, *, transposed: bool) -> Tensor:

@@ -171,7 +171,7 @@ def link_cohort() -> int:
 
 
 def edges() -> int:
-    """So many SuperLinks serve ten thousand clients a round."""
+    """The number of SuperLinks that ten thousand clients a round need."""
     return -(-10_000 // link_cohort())
 
 
@@ -181,7 +181,7 @@ def root_line() -> str:
 
 
 def link_plan() -> str:
-    """How long the SuperLink works on a round of so many clients, by stages."""
+    """How long the SuperLink works on a round with this many clients, by stage."""
     lines = [
         [f"{cohort:,}", *(shown_seconds(cohort * stages * link_seconds()) for stages in (1, 5))]
         for cohort in (100, 1_000, 10_000)

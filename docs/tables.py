@@ -21,6 +21,7 @@ from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, Algorithm
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings, default_global_rate
 from sketchfed.attacks import ATTACKS
+from sketchfed.attacks.knowledge import ANNOUNCED
 from sketchfed.codecs import CODECS, Codec, make_codec
 from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.rounding import WIDTHS
@@ -277,7 +278,8 @@ def parts() -> str:
         (DATA_SETS, "`[data] name`", "a function that returns a `sketchfed.data.DataSet`"),
         (PARTITIONS, "`[data] partition`", "a function of `data`, `clients` and `seed` that returns each example's client"),
         (ATTACKS, "`sketchfed audit --attack`", f"a subclass of {_bases(ATTACKS)} in `sketchfed.attacks`"),
-        (ENGINES, "`[engine] name`", "a subclass of `sketchfed.runs.hosts.Host`"),
+        (ANNOUNCED, "the name of its algorithm", "a subclass of `sketchfed.attacks.knowledge.Knowledge`, for audits"),
+        (ENGINES, "`[engine] name`", "a subclass of `sketchfed.runs.Host`"),
     ):
         rows.append([registry.kind, where, f"`{registry.group}`", contract])
     return markdown_table(["kind", "named in", "entry points", "what it is"], rows)

@@ -1,5 +1,6 @@
 """What the repository promises around the code: README, docs, pins, Makefile and the checks agree with each other."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LAB = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
+TEACHING = [page for page in PAGES if "import sketchfed" in page.read_text() or "from sketchfed" in page.read_text()]
+TEACHING += [file for kind in ("py", "md") for file in sorted((ROOT / "examples").rglob(f"*.{kind}"))]
 LAB_PAGES = sorted((ROOT / "lab").rglob("*.md"))
 PUBLIC_MODULES = (
     "sketchfed",
@@ -38,9 +41,12 @@ PUBLIC_MODULES = (
         f"sketchfed.{name}"
         for name in ("algorithms", "attacks", "attacks.knowledge", "audits", "caches", "cli", "codecs", "config", "data")
     ),
-    *(f"sketchfed.{name}" for name in ("draws", "errors", "flower", "kernels", "models", "nn", "planner", "privacy")),
+    *(
+        f"sketchfed.{name}"
+        for name in ("draws", "errors", "flower", "kernels", "models", "nn", "planner", "privacy", "privacy.formulas")
+    ),
     *(f"sketchfed.{name}" for name in ("protection", "report", "rounds", "runs", "secure", "seeds", "sketches")),
-    *(f"sketchfed.{name}" for name in ("subspaces", "tasks", "training", "vectors", "wire")),
+    *(f"sketchfed.{name}" for name in ("subspaces", "tasks", "testing", "training", "vectors", "wire")),
 )
 
 
@@ -67,6 +73,19 @@ def requirements() -> list[Requirement]:
     return [Requirement(text) for text in texts]
 
 
+def imports(source: str) -> list[tuple[str, str]]:
+    """The names that code imports from sketchfed, each with its module. The code may be a whole page, with `>>>` lines."""
+    lines = re.sub(r"^[ \t]*(>>>|\.\.\.) |  #.*$", "", source, flags=re.MULTILINE)
+    found = re.findall(r"^[ \t]*from (sketchfed(?:\.\w+)*) import (\([^)]*\)|.*)$", lines, re.MULTILINE)
+    names = [(module, name.split(" as ")[0].strip()) for module, names in found for name in names.strip("()").split(",")]
+    modules = re.findall(r"^[ \t]*import (sketchfed(?:\.\w+)+)", lines, re.MULTILINE)
+    return [(module, name) for module, name in names if name] + [(module, "") for module in modules]
+
+
+def exported(module: str, name: str) -> bool:
+    return module in PUBLIC_MODULES and name in import_module(module).__all__
+
+
 def output_of(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
@@ -74,7 +93,11 @@ def output_of(code: str) -> str:
 def test_the_version_is_the_same_everywhere():
     assert PROJECT["version"] == LAB["version"] == sketchfed.__version__ == sketchfed_lab.__version__
     assert f"sketchfed=={sketchfed.__version__}" in LAB["dependencies"]
-    assert f"## {sketchfed.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = Version(sketchfed.__version__).is_devrelease is False
+    assert headings[0].startswith(Version(sketchfed.__version__).base_version)
+    assert headings[0].endswith("unreleased") is not released
+    assert not [heading for heading in headings[1:] if "unreleased" in heading.lower()]
 
 
 def test_the_extras_and_the_licence_are_there():
@@ -143,7 +166,25 @@ def test_every_public_name_is_in_the_api_reference(module):
     names = [name for name in import_module(module).__all__ if not name.startswith("__")]
     here = rf"(?:{re.escape(module)}|sketchfed)"  # what the top exports is listed there
     missing = [name for name in names if not re.search(rf":: {here}\.{name}\b", reference)]
-    assert not missing
+    assert not missing or f"automodule:: {module}\n   :members:" in reference
+
+
+@pytest.mark.parametrize("file", TEACHING, ids=named)
+def test_pages_and_examples_import_public_names_only(file):
+    assert not [found for found in imports(file.read_text()) if not exported(*found)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ">>> from sketchfed.codecs.base import sender",
+        "    from sketchfed.kernels import philox",
+        "import sketchfed.wire",
+        "from sketchfed.codecs import (\n    Codec,\n    option_names,\n)",
+    ],
+)
+def test_an_import_of_something_private_is_found(line):
+    assert len([found for found in imports(line) if not exported(*found)]) == 1
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=named)
@@ -197,6 +238,24 @@ def test_no_module_of_the_library_knows_the_lab():
     files = list((ROOT / "src").rglob("*.py"))
     assert len(files) > 200
     assert not [file for file in files if "sketchfed_lab" in file.read_text()]
+
+
+def test_no_two_public_classes_have_the_same_name():
+    """Names without a leading underscore, of classes at the top of a module or inside of another class."""
+    homes: dict[str, list[str]] = {}
+    for file in sorted((ROOT / "src" / "sketchfed").rglob("*.py")):
+        classes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)]
+        for name in (node.name for node in classes if not node.name.startswith("_")):
+            homes.setdefault(name, []).append(str(file.relative_to(ROOT)))
+    assert len(homes) > 200
+    assert not {name: files for name, files in homes.items() if len(files) > 1}
+
+
+def test_the_library_asserts_nothing():
+    """`python -O` drops asserts, and an AssertionError tells nobody what to change. Conformance suites are tests."""
+    for file in sorted((ROOT / "src" / "sketchfed").rglob("*.py")):
+        asserts = [node.lineno for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Assert)]
+        assert not asserts or "testing" in file.parts, f"{named(file)}: lines {asserts}"
 
 
 def test_the_makefile_knows_every_experiment_and_benchmark():

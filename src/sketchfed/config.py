@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -294,10 +294,18 @@ def _algorithm(tables: Table) -> Algorithm:
     check_keys("algorithm", table, ["name", *(key for key in keys_of(kind) if key not in _INNER)])
     given = {inner: tables[inner] for inner in _INNER if inner in tables}
     for inner, own in given.items():
-        default = kind().tables.get(inner) or _INNER[inner]()
+        default = _usual(kind, inner)
         usual = {} if {"ratio", "size"} & own.keys() or default.ratio is None else {"ratio": default.ratio}
         table[inner] = with_options({"name": default.name} | usual | own, _INNER[inner])
     return to_struct(table, kind, "algorithm")
+
+
+def _usual(kind: type[Algorithm], inner: str) -> Any:
+    """The settings of a table that an algorithm uses if the table is absent. The algorithm's other fields may be required."""
+    (setting,) = (each for each in fields(kind) if each.name == inner)
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    return _INNER[inner]() if setting.default in (MISSING, None) else setting.default
 
 
 def _privacy(tables: Table, algorithm: Algorithm) -> PrivacySettings | None:

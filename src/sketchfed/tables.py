@@ -101,6 +101,8 @@ def check_type(value: Any, kind: Any, place: str) -> None:
 
 
 def _refusal(text: str, table: Table, kind: type, where: str) -> InputError:
+    if missing := re.match(r"Object missing required field `([^`]*)`", text):
+        return InputError(f"{where}.{missing[1]} has no default. Write {missing[1]} = … in [{where}].")
     keys = re.sub(r"\[[^]]*\]", "", text.rpartition("`$.")[2].rstrip("`")).split(".")  # of a list, all of it is shown
     value: Any = table
     for key in keys:
@@ -114,5 +116,6 @@ def _refusal(text: str, table: Table, kind: type, where: str) -> InputError:
 def _expected(text: str) -> str:
     """From msgspec's "Expected `int | null`, got `str`": an integer."""
     names = re.match(r"Expected `([^`]*)", text)
-    assert names is not None
+    if names is None:
+        return f"something else ({text})"
     return " or ".join(_KINDS.get(name, name) for name in names[1].split(" | ") if name != "null")

@@ -191,3 +191,9 @@ def test_snapshots_that_do_not_fit_are_refused():
     ):
         with pytest.raises(WireError):
             WholeModel(extras).replica(bad, dim)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), Iterative()])
+def test_a_step_before_the_settings_are_resolved_is_refused(algorithm):
+    with pytest.raises(InputError, match=r"global_rate has no value yet. Set it, or call resolved\(dim\) first"):
+        algorithm.rate_at(0)

@@ -21,11 +21,11 @@ from sketchfed.wire import Packet, pack, unpack
 
 SIZE = 6
 DIGESTS = {
-    "history_pca": ("b958e4856598", "2c6e54a42984"),
-    "incremental_svd": ("e450d02c74e4", "29c27549c9c5"),
-    "frozen": ("c1348833a74c", "b8c015cddf8f"),
-    "fresh": ("4fce43393915", "0803bbfc22db"),
-    "whole": ("c1b175e123e3", "42de65944bb8"),
+    "history_pca": ("6cf12a0dbf97", "ab94efa818ed"),
+    "incremental_svd": ("9cabcf0e5522", "610dc800b344"),
+    "frozen": ("d6ebed1e53fb", "fb713e799281"),
+    "fresh": ("9897f47a2dc1", "f57929caeefe"),
+    "whole": ("384a6459c76c", "bb432ab77494"),
 }
 
 
@@ -316,6 +316,14 @@ def test_bad_updates_and_snapshots_are_refused():
 def test_settings_that_cannot_work_are_refused(settings, said):
     with pytest.raises(InputError, match=said):
         dome(**settings)
+
+
+def test_roots_are_correctly_rounded():
+    """torch's own are not: on some processors one in six is off by its last bit, on others one in a hundred."""
+    values = torch.rand(100_000, generator=torch.Generator().manual_seed(1))
+    moments = {"mean": torch.ones(len(values)), "square": values.clone()}
+    step = Adam(beta1=0.0, beta2=0.0, debias=False).step(moments, 1, floor=0.0, least=0.0)
+    assert np.array_equal(step.numpy(), 1 / np.sqrt(values.numpy()))
 
 
 @pytest.mark.parametrize("name", [*UPDATES, "whole"])

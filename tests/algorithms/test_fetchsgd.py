@@ -166,3 +166,9 @@ def test_settings_that_cannot_work_are_refused_before_the_first_round():
     for settings, complaint in cases:
         with pytest.raises(InputError, match=complaint):
             FetchSgd(**settings).resolved(100)
+
+
+def test_an_update_before_the_settings_are_resolved_is_refused():
+    update = Packet(kind="fetched", arrays={})
+    with pytest.raises(InputError, match=r"fetched follows from the model's dimension. Call resolved\(dim\) first"):
+        replace(fetching(), fetched=None).follow(Replica(round=0, weights=torch.zeros(DIM)), update, SEED)

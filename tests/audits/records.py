@@ -2,17 +2,17 @@
 
 import torch
 
-from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, Picture
+from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, PicturePair
 from sketchfed.audits.png import png_base64
 
 
-def picture(decibels: float = 31.25, side: int = 8) -> Picture:
+def picture(decibels: float = 31.25, side: int = 8) -> PicturePair:
     """A ring, and the ring with an error of about this size."""
     steps = torch.linspace(-1, 1, side)
     distance = (steps[:, None].square() + steps[None].square()).sqrt()
     truth = (-((distance - 0.6) / 0.25).square()).exp()[None]
     error = torch.randn(truth.shape, generator=torch.Generator().manual_seed(side)) * 10 ** (-decibels / 20)
-    return Picture(truth=png_base64(truth), guess=png_base64(truth + error), decibels=decibels)
+    return PicturePair(truth=png_base64(truth), guess=png_base64(truth + error), decibels=decibels)
 
 
 def leak(score: float = 31.25, **changes) -> Finding:

@@ -1,5 +1,7 @@
 """What the adversary may have beside the wire, and who is a canary."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.stats import binom
@@ -86,3 +88,9 @@ def test_the_interval_of_a_median_misses_as_rarely_as_it_says():
 def test_few_values_give_their_range():
     assert median_interval([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
     assert median_interval([4.0]) == (4.0, 4.0, 4.0)
+
+
+def test_rows_of_a_table_have_no_pictures(workload):
+    outside = replace(Outside.of(workload, SEED), image=None)
+    with pytest.raises(InputError, match=r"examples of shape \(64,\) are not known to be images. Give image = "):
+        outside.pictures(outside.known.x[:2])

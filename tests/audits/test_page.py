@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from records import MEMBERS, PROPERTY, STEPS, audit, defence, held, inapplicable, leak, picture, powerless, private
 
-from sketchfed.audits.findings import Picture
+from sketchfed.audits.findings import PicturePair
 from sketchfed.audits.page import write_page
 from sketchfed.audits.verdicts import headline, strongest
 
@@ -79,7 +79,7 @@ def test_a_page_runs_no_script_and_fetches_nothing(page):
 
 def test_texts_of_a_record_never_become_markup(page):
     texts = {"role": NASTY, "attack": NASTY, "reason": NASTY, "details": {NASTY: 1.0}}
-    finding = leak(**texts, pictures=[Picture(truth=NASTY, guess=NASTY, decibels=1.0)])
+    finding = leak(**texts, pictures=[PicturePair(truth=NASTY, guess=NASTY, decibels=1.0)])
     nasty = private(NASTY, finding, label=NASTY, config=NASTY, claim=NASTY)
     plain = private("p", replace(finding, role="r", attack="a", reason="r", details={"d": 1.0}))
     made, tame = page(audit(nasty, setting=NASTY, version=NASTY)), page(audit(plain))

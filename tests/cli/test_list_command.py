@@ -18,6 +18,7 @@ KINDS = (
     "losses",
     "metrics",
     "attacks",
+    "knowledge",
     "engines",
 )
 METRICS = """
@@ -40,7 +41,7 @@ def test_every_kind_is_listed_with_every_name():
     shown = listed()
     assert tuple(_registries()) == KINDS
     for kind, registry in _registries().items():
-        assert re.search(rf"^{kind} *$", shown, re.MULTILINE)
+        assert bool(re.search(rf"^{kind} *$", shown, re.MULTILINE)) == bool(registry.names())
         for name in registry.built_in:
             assert re.search(rf"^  {name} .* sketchfed *$", shown, re.MULTILINE), name
 

@@ -132,7 +132,7 @@ def test_help_says_when_sampling_counts():
         (["--adjacency", "swap"], "no adjacency named 'swap'"),
         (["--batch", "10"], "--batch 10 says nothing at client level"),
         (["--local-steps", "5"], "--local-steps 5 says nothing at client level"),
-        (["--unit", "example"], "--unit example needs to know of --examples a client has and --batch"),
+        (["--unit", "example"], "--unit example needs the number of --examples that a client has and the --batch"),
         (["--unit", "example", "--examples", "5", "--batch", "6"], "--batch 6 exceeds --examples 5"),
         (["--participations", "300"], "--participations 300 exceeds --rounds 200"),
     ],

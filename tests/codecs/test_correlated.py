@@ -7,7 +7,7 @@ import torch
 from odds import mean_interval, uniformity
 from sketchfed import PublicSeed
 from sketchfed.codecs import CODECS, make_codec
-from sketchfed.codecs.correlated import Shared
+from sketchfed.codecs.correlated import SharedDice
 from sketchfed.errors import InputError
 from sketchfed.wire import pack
 
@@ -19,19 +19,19 @@ def normal(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def places(shared: Shared) -> np.ndarray:
+def places(shared: SharedDice) -> np.ndarray:
     """πᵢ of every client and number, `(clients, sent)`."""
     moved = (shared.ranks[: shared.sent].astype(np.uint64) * np.uint64(shared.clients)) >> np.uint64(32)
     return (shared.order[:, None] + moved.astype(np.int64)) % shared.clients
 
 
 def test_every_number_has_a_permutation_of_the_clients():
-    assert (np.sort(places(Shared(50, 50, 6, False, SEED)), axis=0) == np.arange(6)[:, None]).all()
+    assert (np.sort(places(SharedDice(50, 50, 6, False, SEED)), axis=0) == np.arange(6)[:, None]).all()
 
 
 def test_two_clients_have_any_two_places_with_equal_probability():
     """χ² over the 20 pairs of 5 places, one number a round. False alarm below 1e-6 for each of three pairs of clients."""
-    drawn = np.stack([places(Shared(1, 1, 5, False, SEED.child("round", t)))[:, 0] for t in range(4_000)])
+    drawn = np.stack([places(SharedDice(1, 1, 5, False, SEED.child("round", t)))[:, 0] for t in range(4_000)])
     for one, other in ((0, 1), (1, 4), (2, 3)):
         counts = np.zeros((5, 5))
         np.add.at(counts, (drawn[:, one], drawn[:, other]), 1)
@@ -47,7 +47,7 @@ def test_codes_are_what_the_paper_says(bits):
     largest = float(x.abs().max())
     assert packet.arrays["reaches"].tolist() == [largest]
     own = (SEED.child("client", client).child("rounding").words(40) + 0.5) / 2**32
-    uniform = (places(Shared(40, 40, 3, False, SEED))[client % 3] + own) / 3
+    uniform = (places(SharedDice(40, 40, 3, False, SEED))[client % 3] + own) / 3
     first, spacing = np.zeros(40), 1.0
     if bits > 1:
         spacing = (count + 1) / (count * (count - 1))

@@ -7,8 +7,9 @@ import torch
 
 from odds import mean_interval
 from sketchfed import PublicSeed
-from sketchfed.codecs import ensembles
-from sketchfed.codecs.ensembles import ENSEMBLES, Ensemble
+from sketchfed.codecs import srht_ensemble
+from sketchfed.codecs.ensemble_base import Ensemble
+from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.errors import InputError
 
 CASES = [
@@ -85,7 +86,7 @@ def test_threads_change_no_bit(monkeypatch):
     z = torch.randn(6, 500)
     ensemble = made("srht", 5_000, 500, None, clients=6)
     one = ensemble.adjoint(z)
-    monkeypatch.setattr(ensembles, "_WORTH_THREADS", 1)
+    monkeypatch.setattr(srht_ensemble, "_WORTH_THREADS", 1)
     assert torch.equal(ensemble.adjoint(z), one)
     assert torch.equal(made("srht", 5_000, 500, None, clients=6).forward(one), ensemble.forward(one))
 

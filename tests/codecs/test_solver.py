@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sketchfed import PublicSeed
-from sketchfed.codecs.ensembles import ENSEMBLES, Ensemble
+from sketchfed.codecs.ensemble_base import Ensemble
+from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.solver import cheaper_decoder, expected_steps, solve
 from sketchfed.errors import InputError
 

@@ -1,12 +1,13 @@
 """Every registered algorithm, and two that somebody else wrote, do what `sketchfed.testing` demands of an algorithm."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 from third_party import Median, Scratch
 
 from sketchfed import PublicSeed
-from sketchfed.algorithms import ALGORITHMS, CodecSettings, FedAvg, Iterative, SketchSettings, SubspaceSettings
+from sketchfed.algorithms import ALGORITHMS, Algorithm, CodecSettings, FedAvg, Iterative, SketchSettings, SubspaceSettings
 from sketchfed.attacks import ATTACKS
 from sketchfed.attacks.inference import AlignmentAttack, PropertyAttack
 from sketchfed.attacks.reconstruction import Reconstruction
@@ -17,7 +18,7 @@ from sketchfed.config import Config, EngineSettings
 from sketchfed.errors import InputError
 from sketchfed.runs.workload import from_objects
 from sketchfed.testing import AlgorithmConformance, advanced
-from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module, started, working
+from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module, refusal, started, working
 
 OPTIONS = {"dome": {"subspace": SubspaceSettings(size=8)}}
 VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items()} | {
@@ -35,7 +36,11 @@ class TestThirdParties(AlgorithmConformance):
     algorithms: ClassVar = [Median(), Scratch()]
 
 
-SUMS = [name for name, each in PROTECTIONS.items() if each.secure is not None or each.privacy.placement == "sent"]
+SUMS = [
+    name
+    for name, each in PROTECTIONS.items()
+    if each.secure is not None or (each.privacy is not None and each.privacy.placement == "sent")
+]
 
 
 def fedavg(codec: str) -> FedAvg:
@@ -54,6 +59,7 @@ def test_an_additive_codec_of_somebody_else_runs_under_every_protection(protecti
         ("RefusesSums", "declares a linear code, but its packets do not work as one .one client a packet, please"),
         ("Normalises", "declares a linear code, but a packet that stands for two equal clients does not decode"),
         ("NotLinear", "what it sends is not a linear function of the update"),
+        ("Misfit", r"declares a linear code, but its adjoint returns shape .10,. for a change of 59 numbers"),
         ("Curved", "declares a linear code, but the code of a sum of two changes is not the sum of their codes"),
     ],
 )
@@ -66,6 +72,50 @@ def test_a_codec_that_is_not_linear_is_refused_before_the_first_round_with_the_r
 def test_a_codec_that_raises_in_place_of_a_code_is_refused_with_what_it_raised():
     with pytest.raises(InputError, match=r"declares a linear code, but its packets do not work as one .KeyError: 'signs'"):
         started(fedavg("Fails"), PROTECTIONS[SUMS[0]])
+
+
+def sketched(algorithm: str, sketch: str) -> Algorithm:
+    return ALGORITHMS[algorithm](sketch=SketchSettings(name=f"third_party:{sketch}", ratio=0.5))
+
+
+@pytest.mark.parametrize("protection", SUMS)
+def test_a_linear_sketch_of_somebody_else_runs_under_every_protection(protection):
+    assert advanced(started(sketched("iterative", "Leading"), PROTECTIONS[protection]), 1).round == 1
+
+
+@pytest.mark.parametrize("protection", [SUMS[0], "secure sums"])
+@pytest.mark.parametrize(
+    ("algorithm", "sketch", "reason"),
+    [
+        ("iterative", "Rooted", "declares a linear code, but the code of a sum of two changes is not the sum of their codes"),
+        ("private_iterative", "Rooted", "the code of a sum of two changes is not the sum of their codes"),
+        (
+            "iterative",
+            "Unequal",
+            r"do not work as one .*sketch 'leading'.* should have returned 59 numbers .* not shape .1, 30.",
+        ),
+        ("dbcl", "Unequal", r"its packets do not work as one .*sketch 'leading'.* should have returned"),
+        ("iterative", "Squaring", "declares a linear code, but its adjoint is not linear"),
+    ],
+)
+def test_a_sketch_that_is_not_linear_is_refused_before_the_first_round_with_the_reason(algorithm, sketch, reason, protection):
+    with pytest.raises(InputError, match=reason):
+        started(sketched(algorithm, sketch), PROTECTIONS[protection])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picky(FedAvg):
+    """Takes no noise on what is sent."""
+
+    name = "picky"
+    refused_placements: ClassVar = {"sent": "it counts votes (and votes have no noise). Use privacy.placement = 'steps'."}
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_a_placement_that_an_algorithm_refuses_is_refused_with_its_reason(protection, tmp_path):
+    noise = PROTECTIONS[protection].privacy
+    assert ("votes" in (refusal(Picky(), PROTECTIONS[protection]) or "")) == (noise is not None and noise.placement == "sent")
+    AlgorithmConformance().test_a_protection_works_or_is_refused_before_the_first_round(Picky(), protection, tmp_path)
 
 
 def test_an_audit_never_takes_a_median_for_a_mean():

@@ -1,4 +1,4 @@
-"""Algorithms and codecs as somebody else might write them, found as `third_party:…`."""
+"""Algorithms, codecs and sketches as somebody else might write them, found as `third_party:…`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from sketchfed.codecs.base import count
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.codecs.rounding import Parts
 from sketchfed.errors import NotLinearError, WireError
+from sketchfed.sketches import Sketch
 from sketchfed.wire import Packet, expect_kind, tensor_named
 
 
@@ -139,6 +140,26 @@ class Normalises(RefusesSums):
 
 
 @dataclass(frozen=True)
+class _Cut:
+    def apply(self, x: Tensor) -> Tensor:
+        return x
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return y[..., :10]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misfit(_Whole):
+    """Declares a map whose adjoint has another shape, and decodes without it."""
+
+    name = "misfit"
+    summary = "an adjoint that fits nothing"
+
+    def linear(self, seed: PublicSeed, client: int = 0) -> LinearCode:
+        return LinearCode(kind=self.name, shape=(self.dim,), map=_Cut())
+
+
+@dataclass(frozen=True)
 class _Roots:
     def apply(self, x: Tensor) -> Tensor:
         return x.sign() * x.abs().sqrt()
@@ -186,3 +207,50 @@ class NotLinear(_Whole):
     def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
         rows = torch.stack([tensor_named(packet, "values", shape=(self.dim,)) for packet in packets])
         return (rows.sign() * rows.square()).mean(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leading(Sketch):
+    """The first coordinates, scaled. It is linear, if little else."""
+
+    name = "leading"
+    summary = "the first coordinates"
+    source = "here"
+    cost = "O(size)"
+    alpha_formula = "dim/size - 1"
+
+    @property
+    def alpha(self) -> float:
+        return self.dim / self.size - 1
+
+    exact_alpha = alpha
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return x[:, : self.size].contiguous()
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return torch.nn.functional.pad(y, (0, self.dim - self.size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rooted(Leading):
+    """Sends square roots."""
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return _Roots().apply(super()._apply(x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unequal(Leading):
+    """Its adjoint forgets how long vectors are."""
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squaring(Leading):
+    """Undoes roots that it never took."""
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return super()._adjoint(y.sign() * y.square())

@@ -49,16 +49,17 @@ def test_an_interrupted_run_goes_on_with_what_its_clients_kept(engine, tmp_path)
 
 
 def test_the_command_line_runs_a_federation(engine, tmp_path, monkeypatch):
-    (tmp_path / "run.toml").write_text(tomli_w.dumps({**tables(rounds=2), "name": "run", "engine": engine}))
+    (tmp_path / "run.toml").write_text(tomli_w.dumps({**tables(rounds=1), "name": "run", "engine": engine}))
     monkeypatch.setattr(sys, "argv", ["sketchfed", "run", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 0
-    sketchfed.run(tables(rounds=2), folder=tmp_path / "local")
+    sketchfed.run(tables(rounds=1), folder=tmp_path / "local")
     assert written(tmp_path / "out" / "run") == written(tmp_path / "local")
     assert all((tmp_path / "out" / "run" / name).stat().st_size for name in ("report.html", FILE, TRAFFIC))
 
 
+@pytest.mark.slow
 def test_flower_runs_the_packaged_app_on_nodes_with_data_of_their_own(tmp_path):
     config, folder = tmp_path / "run.toml", tmp_path / "run"
     config.write_text(tomli_w.dumps(tables(rounds=2)))

@@ -195,3 +195,8 @@ def test_colluders_add_no_noise():
     trusting = protection(privacy=DISCRETE, secure={"survivors": 0.8}, **SKETCH)
     assert made.charge(16).multiplier >= made.budget.multiplier
     assert made.mechanism.deviation / made.mechanism.scale > 1.1 * trusting.mechanism.deviation / trusting.mechanism.scale
+
+
+def test_noise_for_secure_sums_has_no_real_values():
+    with pytest.raises(InputError, match="'discrete_gaussian' has no real-valued noise: it adds integers to secure sums"):
+        PrivacySettings(**DISCRETE).noise(10, 1.0)

@@ -6,13 +6,19 @@ import pytest
 import torch
 from scipy import stats
 
-from federation import Tap, advanced, data_of, federation, weights_of
-from sketchfed.algorithms import Dbcl, FedAvg, FetchSgd, Iterative
+from federation import CONTEXT, Tap, advanced, data_of, federation, weights_of
+from problems import dense_model
+from sketchfed.algorithms import Dbcl, FedAvg, FetchSgd, Iterative, Replica
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
-from sketchfed.errors import SecureSumError
-from sketchfed.protection import PrivacySettings, SecureSettings
+from sketchfed.errors import SecureSumError, WireError
+from sketchfed.privacy import Rounded
+from sketchfed.protection import ClientWork, PrivacySettings, SecureSettings
+from sketchfed.protection.batches import HiddenBatches
+from sketchfed.protection.units import EachExample
 from sketchfed.secure import STAGES
-from sketchfed.wire import Bits, split, unpack
+from sketchfed.seeds import SecretSeed
+from sketchfed.training import make_trainer
+from sketchfed.wire import Bits, Packet, split, unpack
 
 FALSE_ALARM = 1e-6
 SKETCHED = SketchSettings(ratio=0.5)
@@ -244,3 +250,23 @@ def test_noise_in_local_steps_goes_under_secure_sums_too():
     secure = advanced(federation(algorithm, data_of(5), privacy=settings, secure=SecureSettings(clip=100.0)), 2)
     torch.testing.assert_close(weights_of(secure), weights_of(open_), rtol=1e-4, atol=1e-5)
     assert secure.epsilon == open_.epsilon
+
+
+class _Renamed(FedAvg):
+    """Sends its integers under a name that nobody looks for."""
+
+    name = "renamed"
+
+    def client(self, change, memory, context):
+        packet, memory = super().client(change, memory, context)
+        return Packet(kind=packet.kind, arrays={"numbers": packet.arrays["values"]}), memory
+
+
+def test_integers_under_another_name_are_refused():
+    algorithm = _Renamed(local_steps=1, batch=2, local_rate=0.1)
+    trainer = make_trainer(dense_model("linear"), "squares")
+    replica = Replica(round=0, weights=torch.zeros(trainer.dim))
+    work = ClientWork(trainer=trainer, replica=replica, examples=data_of(1)[0], memory=None, context=CONTEXT)
+    mechanism = Rounded(size=trainer.dim, clip=1.0, clients=3, units=100)
+    with pytest.raises(WireError, match="should carry"):
+        EachExample(algorithm, HiddenBatches(algorithm.work), 1).integers(work, mechanism, SecretSeed())

@@ -2,7 +2,7 @@ import pytest
 
 from sketchfed.report.groups import Spread, group_seeds
 from sketchfed.report.loading import read
-from sketchfed.report.targets import Target, arrival, choose_targets
+from sketchfed.report.targets import ScoreTarget, arrival, choose_targets
 
 
 def grouped(*folders):
@@ -74,10 +74,10 @@ def test_a_target_is_reached_by_the_mean_over_the_runs_that_reached_it(run):
         run("b", seed=2, accuracy=lambda n: n / 5.1),
         run("c", seed=3, accuracy=lambda n: 0),
     )
-    found = arrival(group, Target("accuracy", 0.39))
+    found = arrival(group, ScoreTarget("accuracy", 0.39))
     assert (found.round, found.reached, found.runs, found.all_there) == (3, 2, 3, False)
     assert found.total_bytes == (4 + 2) / 2 * 16_000
-    assert arrival(group, Target("accuracy", 0.99)) is None
+    assert arrival(group, ScoreTarget("accuracy", 0.99)) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_target_is_reached_by_the_mean_over_the_runs_that_reached_it(run):
 )
 def test_targets_are_round_accuracies_from_what_most_reached_to_what_the_best_did(run, bests, expected):
     groups = grouped(*(run(f"r{n}", config=f"n = {n}", accuracy=lambda _, best=best: best) for n, best in enumerate(bests)))
-    assert choose_targets(groups) == [Target("accuracy", value) for value in expected]
+    assert choose_targets(groups) == [ScoreTarget("accuracy", value) for value in expected]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A folder that this version cannot go on with says which version wrote it, and what to do."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from sketchfed.errors import SketchfedError
 from sketchfed.runs import checkpoint
 
 LATER = "9.1.0"
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
+KEPT_BY = {"privacy.jsonl": "iterative-private-sent", "wire.bin": "fedavg-recorded"}
+"""Interrupted runs of version 0.1.0 that have these files."""
 REMEDY = (
     f"The run was written by sketchfed {LATER}, but this is sketchfed {__version__}. Resume it with sketchfed {LATER}, or "
     "start it anew in another folder."
@@ -94,6 +98,25 @@ def test_metrics_and_settings_that_this_version_does_not_know_name_the_version_t
     said = refusal(folder)
     assert "moon_phase" in said
     assert said.endswith(REMEDY)
+
+
+def test_an_identity_that_this_version_cannot_read_names_the_version_that_wrote_it(folder):
+    written_by(folder, LATER)
+    (folder / "identity.json").write_text('{"version": 2}')
+    said = refusal(folder)
+    assert "identity.json is damaged" in said
+    assert said.endswith(REMEDY)
+
+
+@pytest.mark.parametrize(("file", "complaint"), [("privacy.jsonl", "privacy.jsonl"), ("wire.bin", "wire.bin should hold")])
+def test_books_and_traffic_that_this_version_cannot_read_name_the_version_that_wrote_them(tmp_path, file, complaint):
+    begun = shutil.copytree(GOLDEN / KEPT_BY[file], tmp_path / "run")
+    (begun / file).write_bytes(b"something else\n")
+    said = refusal(begun)
+    assert complaint in said
+    assert (
+        f"The run was written by sketchfed 0.1.0, but this is sketchfed {__version__}. Resume it with sketchfed 0.1.0" in said
+    )
 
 
 def test_a_damaged_folder_of_this_version_is_said_to_be_damaged(folder):

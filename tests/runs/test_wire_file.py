@@ -269,3 +269,8 @@ def test_without_a_folder_nothing_is_recorded_and_nothing_changes():
 def test_a_run_that_is_not_recorded_leaves_no_wire(tmp_path):
     sketchfed.run(tables("fedavg") | {"engine": {"record": False}}, folder=tmp_path / "run")
     assert not (tmp_path / "run" / WIRE).exists()
+
+
+def test_a_file_that_is_not_open_takes_nothing(tmp_path):
+    with pytest.raises(StorageError, match=r"is not open for writing. Call `open` first"):
+        WireFile(tmp_path / WIRE).sync(1)

@@ -1,5 +1,6 @@
 """Models, losses and data that do not fit each other are refused before the first round."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -55,3 +56,19 @@ def test_classes_that_the_first_examples_do_not_have_count_too():
     for last in (None, nn.Identity()):
         with pytest.raises(InputError, match=r"for an example have shape \(2,\), but data set 'clients' has 4 classes"):
             from_objects(layers(6, 2, last=last), clients, clients[0], None, "classification").trainer()
+
+
+class _Unreadable(torch.utils.data.Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        raise OSError("gone")
+
+
+def test_clients_none_of_whose_data_can_be_read_are_refused_in_words():
+    """A partition can deal rows of a Dataset that raised to every client."""
+    good = data_of(2, loss="cross_entropy")
+    found = from_objects(layers(6, 4), [*good, _Unreadable()], good[0], None, "classification")
+    with pytest.raises(InputError, match="the data of none of the 1 clients can be read, so nothing can be trained"):
+        replace(found, parts=found.parts[2:]).trainer()

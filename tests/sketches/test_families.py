@@ -108,3 +108,8 @@ def test_large_dims_work_end_to_end():
         assert float(y.square().sum() / x.square().sum()) == pytest.approx(1, abs=0.05)
         back = sketch.adjoint(y)
         assert float(back @ x) == pytest.approx(float(y.square().sum()), rel=1e-3)
+
+
+def test_buckets_that_overlap_have_no_loads():
+    with pytest.raises(InputError, match="'gaussian' sketch are not orthogonal, so its buckets have no loads"):
+        _ = make_sketch("gaussian", dim=20, size=4, seed=SEED).loads

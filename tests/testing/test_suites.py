@@ -98,13 +98,13 @@ def test_sketches_that_do_not_conform_are_found():
         )
 
 
-def test_algorithms_that_do_not_conform_are_found():
+def test_algorithms_that_do_not_conform_are_found(tmp_path):
     suite = AlgorithmConformance()
     algorithm: Algorithm = Moving()
     with pytest.raises(AssertionError):
         suite.test_resolving_twice_changes_nothing(algorithm)
     with pytest.raises(InputError, match="declares a linear code, but its packets do not work as one"):
-        suite.test_a_protection_works_or_is_refused_before_the_first_round(Median(), "secure sums")
+        suite.test_a_protection_works_or_is_refused_before_the_first_round(Median(), "secure sums", tmp_path)
 
 
 def test_without_pytest_the_suites_say_what_they_need(monkeypatch):

@@ -3,4 +3,4 @@
 It uses public names of sketchfed only, so it is also the largest example of what can be built on them.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

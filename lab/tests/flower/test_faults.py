@@ -1,6 +1,6 @@
 """Failures of every kind on a real federation: the run goes on, says why, and comes to what those who stayed come to alone.
 
-Those marked slow are also tried in `test_flower_dropouts.py`, on a grid whose nodes answer in this process, or (replies that
+They are slow. Most are also tried in `test_flower_dropouts.py`, on a grid whose nodes answer in this process, or (replies that
 arrive by halves) in `test_arrivals.py`.
 """
 
@@ -93,6 +93,7 @@ def test_who_leaves_a_secure_sum_at_any_stage_is_missed_by_it_and_by_nothing_els
     assert [line["participants"] for line in got.metrics] == [3, 4, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_node_the_superlink_and_the_server_die_and_come_back(rehearsal, monkeypatch, caplog, tmp_path):
     """The node has lost what it kept and is caught up; the SuperLink has its database, and the server its folder."""

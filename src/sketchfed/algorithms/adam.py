@@ -19,7 +19,8 @@ class Adam:
     """Adam (Kingma & Ba 2015) with noise removed from the second moment (Tang et al. 2024; Nicolas et al. 2025, Alg. 1).
 
     All numbers are float32. Every operation is elementwise or a sum in a fixed order, so all parties compute the same bits.
-    Products and sums are separate operations, because `torch.add(…, alpha=…)` fuses them on some processors only.
+    Products and sums are separate operations, because `torch.add(…, alpha=…)` fuses them on some processors only. Roots are
+    numpy's, which are correctly rounded; torch's come from MKL, and their last bit depends on the processor.
     """
 
     beta1: float
@@ -52,4 +53,6 @@ class Adam:
         total = np.empty((1, 1))
         directions.inner(square.numpy()[None], np.ones((1, len(square)), np.float32), total)
         lowest = max(_LEAST, floor * max(least, float(total[0, 0]) / len(square)))
-        return self.mean(moments, rounds) / square.clamp_(min=lowest).sqrt_()
+        roots = square.clamp_(min=lowest).numpy()
+        np.sqrt(roots, out=roots)  # shares its memory with `square`
+        return self.mean(moments, rounds) / square

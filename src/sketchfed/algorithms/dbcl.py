@@ -119,7 +119,10 @@ class Dbcl(Algorithm):
 
     @property
     def _fit(self) -> Structure:
-        assert self._structure is not None, "call resolved(dim, module=...) first"
+        if self._structure is None:
+            raise InputError(
+                "algorithm 'dbcl' sketches the model's layers, which it does not know. Call resolved(dim, module=...) first."
+            )
         return self._structure
 
     @property

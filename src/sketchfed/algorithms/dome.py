@@ -172,11 +172,11 @@ class Dome(Algorithm):
         weights = replica.weights + step * self.rate_at(replica.round)
         if not all(map(all_finite, (weights, *moments.values()))):
             raise WireError("the update leads to weights or moments that are not finite. It was damaged, or training diverged.")
-        if subspace is not None:
-            assert self._rule is not None
+        rule = self._rule
+        if subspace is not None and rule is not None:
             if replica.subspace is None:  # make a new one: the cached one of `first_subspace` must not be modified
-                subspace = self._rule.begin(dim=subspace.dim, size=subspace.size, seed=seed)
-            subspace = self._rule.updated(subspace, estimate=change)
+                subspace = rule.begin(dim=subspace.dim, size=subspace.size, seed=seed)
+            subspace = rule.updated(subspace, estimate=change)
         moments = {**replica.moments, **moments}
         return replace(replica, round=replica.round + 1, weights=weights, moments=moments, subspace=subspace)
 
@@ -197,7 +197,10 @@ class Dome(Algorithm):
 
     def mean_image(self, dim: int) -> MeanImage:
         """The map of a warm-up round, which estimates the mean image."""
-        assert self._frame is not None, "call resolved(dim, module=...) first"
+        if self._frame is None:
+            raise InputError(
+                "the mean image needs subspace.image and the model's layers. Call resolved(dim, module=...) first."
+            )
         return MeanImage(self._frame, self._size(dim))
 
     def lengths(self, dim: int) -> dict[str, int]:

@@ -86,12 +86,11 @@ class FetchSgd(Algorithm):
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
         dim = len(state.replica.weights)
-        assert self.fetched is not None
         total = torch.stack([tensor_named(p, "values", shape=(self.rows, self._columns(dim))) for p in packets]).sum(0)
         momentum = self.global_momentum * state.own["momentum"] + total / sum(packet.clients for packet in packets)
         error = state.own["error"] + self.rate_at(state.replica.round) * momentum
         estimated = self._estimated(error, dim, seed)
-        indices = estimated.abs().topk(self.fetched, sorted=False).indices.sort().values
+        indices = estimated.abs().topk(self._count, sorted=False).indices.sort().values
         values = estimated[indices]
         fetched = self._sketched(torch.zeros(dim).index_copy_(0, indices, values), seed)
         if self.masking:
@@ -106,13 +105,19 @@ class FetchSgd(Algorithm):
 
     def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
         dim = len(replica.weights)
-        assert self.fetched is not None
-        shape = (self.fetched,)
+        shape = (self._count,)
         indices = bits_named(expect_kind(update, "fetched"), "indices", shape=shape, bits=max(1, (dim - 1).bit_length()))
         values = tensor_named(update, "values", shape=shape)
         if int(indices[-1]) >= dim or bool((indices[1:] <= indices[:-1]).any()):
             raise WireError(f"the fetched indices must ascend and stay below {dim:,}; these do not.")
         return replace(replica, round=replica.round + 1, weights=replica.weights.index_add(0, indices, values))
+
+    @property
+    def _count(self) -> int:
+        """The number of coordinates fetched per round."""
+        if self.fetched is None:
+            raise InputError("algorithm.fetched follows from the model's dimension. Call resolved(dim) first.")
+        return self.fetched
 
     def _columns(self, dim: int) -> int:
         return self.sketch.size_for(dim) // self.rows

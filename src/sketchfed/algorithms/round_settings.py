@@ -85,7 +85,8 @@ class RoundSettings:
 
     def rate_at(self, index: int) -> float:
         """The server's step size in a round. Rounds are counted from 0."""
-        assert self.global_rate is not None, "call resolved first"
+        if self.global_rate is None:
+            raise InputError("algorithm.global_rate has no value yet. Set it, or call resolved(dim) first.")
         return self.global_rate * (1 - (1 - self.final_rate) * min(1.0, index / max(1, self.rounds - 1)))
 
     def _words(self) -> Iterator[str]:

@@ -43,7 +43,7 @@ class PropertyAttack(Attack):
         seed: PublicSeed,
         on_step: OnStep | None = None,
     ) -> list[tuple[Update, float]]:
-        """How likely the examples behind each update of the first so many rounds contain one with the property.
+        """Estimate for each update of the first `rounds` rounds how likely its examples include one with the property.
 
         The adversary's own `examples` have it where `has` says so. Rounds are judged one by one, as each has its own sketch.
         """
@@ -81,7 +81,10 @@ class MembershipAttack(Attack):
 
     @abstractmethod
     def scores(self, view: View, candidates: Examples, *, rounds: int, on_step: OnStep | None = None) -> Tensor:
-        """Higher where a candidate looks like a member, `(n,)`; `rounds` are the first so many, where updates are used."""
+        """Score each candidate, `(n,)`. Members should have higher scores.
+
+        An attack that uses updates takes those of the first `rounds` rounds.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,7 @@ class AlignmentAttack(MembershipAttack):
 
 
 def _by_round(updates: Iterable[Update], rounds: int) -> list[list[Update]]:
-    """Updates of so many rounds, those of one round and of one count of examples together."""
+    """Group the updates of the first `rounds` rounds by round and by number of examples."""
     groups: defaultdict[tuple[int, int], list[Update]] = defaultdict(list)
     looked_at: set[int] = set()
     for update in updates:

@@ -87,7 +87,7 @@ class Matching:
         y: Tensor | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> Guess:
-        """The examples, of this shape and so many, that match best. Equal seeds give equal guesses."""
+        """Find the `count` examples of this shape that match best. Equal seeds give equal guesses."""
         if not 1 <= count <= MOST:
             raise InputError(f"the attack looks for 1 to {MOST} examples together, got {count}. Observe smaller batches.")
         guesses = [
@@ -98,7 +98,7 @@ class Matching:
         return min(guesses, key=lambda guess: guess.mismatch)
 
     def _labels(self, observation: Observed, shape: tuple[int, ...], count: int) -> list[Tensor | None]:
-        """What to take for labels, one after the other; None is to search for them."""
+        """The labels to try, one after the other. None means that they are searched for."""
         if self.labels == "inferred":
             return [inferred(observation, count=count)]
         if self.labels == "searched":
@@ -121,14 +121,13 @@ class Matching:
     ) -> Guess:
         dtype = torch.float32 if self.optimiser == "adam" else torch.float64  # line searches end where rounding begins
         x = _uniform(seed.child("x"), (count, *shape), self.low, self.high).to(dtype).requires_grad_()
-        logits = None
-        if y is None:
+        unknown, given = [x], y
+        if given is None:
             logits = _uniform(seed.child("y"), (count, _classes(observation, shape)), -0.1, 0.1).to(dtype).requires_grad_()
-        unknown = [x] if logits is None else [x, logits]
+            unknown.append(logits)
 
         def mismatch() -> Tensor:
-            targets = y if logits is None else logits.softmax(-1)
-            assert targets is not None
+            targets = logits.softmax(-1) if given is None else given
             return self._distance(observation.seen(x, targets), observation.values.to(dtype))
 
         def loss() -> Tensor:
@@ -138,8 +137,7 @@ class Matching:
         (self._descend if self.optimiser == "adam" else self._newton)(unknown, loss, on_step)
         with torch.no_grad():
             x.clamp_(self.low, self.high)
-        labels = y if logits is None else logits.argmax(-1)
-        assert labels is not None
+        labels = logits.argmax(-1) if given is None else given
         return Guess(x=x.detach().float(), y=labels.detach(), mismatch=float(mismatch().detach()))
 
     def _distance(self, seen: Tensor, values: Tensor) -> Tensor:

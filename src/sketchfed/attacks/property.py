@@ -42,7 +42,7 @@ class PropertyInference:
     shadows: int = 400
     """Simulated updates to learn from, half of them with the property."""
     features: int = 2_000
-    """At most so many numbers of an update: those that vary most over the simulated ones."""
+    """Select at most this many numbers of an update: those that vary most over the simulated updates."""
     share: float = 1.0
     """Of a batch that has the property, which share of examples have it; at least one has."""
 

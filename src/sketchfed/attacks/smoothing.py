@@ -26,7 +26,7 @@ Round = Seen | Sketch
 """What a client knows of a round: what it saw or, if it missed that, the sketch alone, which follows from the public seed."""
 
 MOST_NUMBERS = 2**28
-"""What is kept may take about so many numbers of 8 bytes: 2 GiB."""
+"""The most numbers of 8 bytes that may be kept: 2 GiB."""
 ROUNDING = 1e-12
 """The variance of the error in what was seen, of weights of variance 1: some more than that of float32, for stability."""
 UNKNOWN_MOVEMENT = 0.01

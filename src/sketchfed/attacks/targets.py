@@ -55,7 +55,7 @@ class Target:
 
     @property
     def count(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return self.first.count
 
     @cached_property

@@ -16,6 +16,7 @@ from sketchfed.codecs.linear import RoundTrip
 from sketchfed.errors import SketchfedError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.protection import ClientWork, Protection, SecureSums
+from sketchfed.protection.batches import batch_of
 from sketchfed.rounds import Exchange, Participant
 from sketchfed.rounds.participant import MOST_UPDATES
 from sketchfed.seeds import PublicSeed, SecretSeed
@@ -112,7 +113,7 @@ class Public:
         if batches is None:
             order, slices = self.algorithm.work.order(size, context.own)
             return tuple(sorted(set(order[: slices[-1][1]].tolist())))
-        if batches.secret:
+        if batches.drawn_in_secret:
             return None
         numbers = torch.arange(size)
         drawn = [batch for batch, _ in batches.draw(Examples(numbers, numbers), context, SecretSeed())]
@@ -258,7 +259,7 @@ class View:
             return
         protection, passed = self.public.protection, sent.get(replica.round, [])
         everybody = survivors_in(passed) or self.public.cohort(replica.round)
-        planned = len(everybody) or protection.cohort
+        planned = len(everybody) or protection.cohort_size
         noise = protection.variance(planned) ** 0.5
         own = {client: part for client, part in self._own(replica, heard, passed).items() if client in everybody}
         others = tuple(client for client in everybody if client not in own)
@@ -312,9 +313,8 @@ class View:
         module, form = public.given(replica.round)
         loss = loss_named(public.loss)
         if public.of_examples:
-            assert work.batch is not None
             summed = len(known) if work.steps == 1 else 1  # one step adds up examples, however many they are, and whoever's
-            loss = Planned(loss, work.batch * summed)
+            loss = Planned(loss, batch_of(work) * summed)
             if work.steps == 1:
                 work, seeds = replace(work, batch=None), seeds[:1]
         if public.protection.noise_before_code:

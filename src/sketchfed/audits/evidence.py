@@ -128,7 +128,7 @@ class Evidence:
         if protection.batches is None:
             order, slices = work.order(len(examples.x), context.own)
             used = order[: slices[-1][1]]
-        elif protection.batches.secret and protection.budget is not None and not protection.budget.claim.insecure:
+        elif protection.batches.drawn_in_secret and protection.budget is not None and not protection.budget.claim.insecure:
             raise InputError(
                 "which examples were in a batch is this run's secret, so nothing that an attack finds can be compared with "
                 "it. Audit the configuration instead of the run: it is run again with a known seed for noise."

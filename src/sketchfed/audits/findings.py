@@ -13,11 +13,11 @@ AUDIT = "audit.json"
 FORMAT = 1
 
 Verdict = Literal["leaks", "nothing found", "no power", "not applicable"]
-"""'no power': the attack failed where nothing defends, so that its failure here says nothing."""
+"""'no power': the attack failed without any defence, so its failure here means nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class PicturePair:
     """An original and what the attack made of it, as PNG files in base64."""
 
     truth: str
@@ -50,7 +50,7 @@ class Finding:
     chance: float | None = None
     details: dict[str, float] = field(default_factory=dict)
     """Other scores: mse, ssim, labels, recognised, recognised_originals, failures, epsilon_lower, true_positive_rate."""
-    pictures: list[Picture] = field(default_factory=list)
+    pictures: list[PicturePair] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from sketchfed.attacks.steps import AsSent, StepAttack
 from sketchfed.attacks.targets import Target
 from sketchfed.attacks.view import View
 from sketchfed.audits.evidence import Evidence
-from sketchfed.audits.findings import Finding, Picture
+from sketchfed.audits.findings import Finding, PicturePair
 from sketchfed.audits.intervals import median_interval
 from sketchfed.audits.outside import Outside
 from sketchfed.audits.png import png_base64
@@ -21,7 +21,7 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
 
 RECOVERED = 3.0
-"""An example counts as recovered if it is so many dB closer to the truth than the mean of public data is: half the error."""
+"""An example counts as recovered if it is this many dB closer to the truth than the mean of public data: half the error."""
 ALIGNED = 0.5
 """Steps count as known if the median cosine with the truth is surely above this."""
 _TOLD = "clients are told every step by design, with whatever noise is in it: there is nothing to attack."
@@ -37,7 +37,7 @@ def judged_examples(
     seed: PublicSeed,
     on_step: OnStep | None = None,
 ) -> Finding:
-    """Reconstructions of so many targets beside the originals. One example that was recovered is a leak."""
+    """Compare the reconstructions of up to `victims` targets with the originals. One recovered example is a leak."""
     try:
         targets = attack.targets(view)
         chosen = _aimed_at(targets, recorded, victims)
@@ -70,7 +70,7 @@ def _scored(attack: Attack, view: View, outside: Outside, guesses: list[tuple[Ta
     recovered = sum(score >= chance + RECOVERED for score, chance in zip(found, chances, strict=True))
     middle, low, high = median_interval(found)
     details = {"recovered": recovered / len(found), "labels": sum(labels) / len(labels), "failures": float(failures)}
-    pictures: list[Picture] = []
+    pictures: list[PicturePair] = []
     if pairs:
         x, original, y = (torch.cat([pair[part] for pair in pairs]) for part in range(3))
         details["mse"] = float(mse(x, original).mean())
@@ -82,7 +82,7 @@ def _scored(attack: Attack, view: View, outside: Outside, guesses: list[tuple[Ta
             images = [each.reshape(len(each), *outside.image) for each in (x, original)]
             details["ssim"] = float(ssim(*images).mean())
             pictures = [
-                Picture(truth=png_base64(truth), guess=png_base64(guess), decibels=float(psnr(guess[None], truth[None])))
+                PicturePair(truth=png_base64(truth), guess=png_base64(guess), decibels=float(psnr(guess[None], truth[None])))
                 for guess, truth in zip(*images, strict=True)
             ]
     return Finding(
@@ -141,7 +141,7 @@ def judged_steps(attack: StepAttack, view: View, recorded: Evidence) -> Finding:
 
 
 def _aimed_at(targets: list[Target], recorded: Evidence, victims: int) -> list[tuple[Target, Examples]]:
-    """The first so many targets that had any example, and the truth behind them."""
+    """Return the first `victims` targets that had any example, and the truth behind them."""
     chosen: list[tuple[Target, Examples]] = []
     for target in targets:
         first = target.first

@@ -117,7 +117,7 @@ def _aligned(view: View, canaries: Canaries, outside: Outside, on_step: OnStep |
 
 
 def _members(recorded: Evidence, rounds: int) -> Examples:
-    """Examples that were used in the first so many rounds, spread over them, each once."""
+    """Return examples that were used in the first `rounds` rounds. They are spread over the rounds, and each occurs once."""
     found: dict[bytes, tuple[Tensor, Tensor]] = {}
     training = (index for index in range(recorded.config.algorithm.rounds) if recorded.public.trains(index))
     for index in islice(training, rounds):

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sketchfed.errors import InputError
 from sketchfed.runs.workload import Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
@@ -53,7 +54,7 @@ class Outside:
 
     @cached_property
     def mean(self) -> Tensor:
-        """What one guesses who sees nothing, `shape`."""
+        """The guess of somebody who observes nothing: the mean image, `shape`."""
         return self.known.x.mean(0)
 
     def scaled(self, x: Tensor) -> Tensor:
@@ -62,7 +63,10 @@ class Outside:
 
     def pictures(self, x: Tensor) -> Tensor:
         """Examples as images `(n, channels, height, width)` from 0 to 1."""
-        assert self.image is not None
+        if self.image is None:
+            raise InputError(
+                f"examples of shape {tuple(x.shape[1:])} are not known to be images. Give image = (channels, height, width)."
+            )
         return self.scaled(x).reshape(len(x), *self.image)
 
     @cached_property

@@ -88,14 +88,11 @@ def audit(
         config = load_config(tables)
         chosen[config.label] = config
     terms = AuditTerms(seed=seed, effort=effort or Effort(), image=image, wanted=property, attacks=tuple(attacks))
-    given = (model, data, test)
-    if all(part is None for part in given):
+    if model is None and data is None and test is None:
         subjects = subjects_of(chosen, seed=seed) if chosen else [Subject(name=n, config=c) for n, c in embedded(seed).items()]
-    elif any(part is None for part in given):
+    elif model is None or data is None or test is None:
         raise InputError("model, data and test belong together: give all three, or leave all out for the embedded audit.")
     else:
-        assert model is not None
-        assert data is not None
         subjects = _given(chosen, model, loss, data, test, task, seed)
     return audited(subjects, terms, processes=1, folder=None if folder is None else Path(folder), on_stage=on_stage)
 

@@ -6,7 +6,7 @@ from html import escape
 from itertools import count
 
 from sketchfed.attacks.base import Goal
-from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, Picture, Verdict
+from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, PicturePair, Verdict
 from sketchfed.audits.png import dimensions
 from sketchfed.audits.verdicts import GOALS, MEASURES, NO_PROOF, shown_score, strongest
 from sketchfed.report.tables import BYTES_MEASURED, NOTHING
@@ -91,7 +91,7 @@ Originals above, guesses below.</p>
 {_pairs(shown)}</div>"""
 
 
-def _pairs(pictures: Iterable[Picture]) -> str:
+def _pairs(pictures: Iterable[PicturePair]) -> str:
     pairs = "".join(
         f'<figure class="pair">{_image(each.truth, f"original {place}")}'
         f"{_image(each.guess, f'guess of original {place}, {each.decibels:.1f} dB')}"

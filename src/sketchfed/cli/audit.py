@@ -92,7 +92,7 @@ def _subjects(paths: Sequence[Path], changes: Sequence[str]) -> "list[Subject]":
     for path in paths:
         name = path.stem if path.is_file() else path.name
         if name in configs:
-            raise InputError(f"two of what is to be audited are called '{name}'. Rename one, or audit them one by one.")
+            raise InputError(f"two runs to audit have the same name, '{name}'. Rename one, or audit them one by one.")
         if path.is_dir():
             if changes:
                 raise InputError("--set changes a CONFIG; a RUN is audited as it was. Audit its config.toml instead.")

@@ -28,6 +28,8 @@ def parts(
     console = Console()
     for title, registry in known.items() if kind is None else [(kind, known[kind])]:
         rows = [(name, *_about(registry, name), registry.origin(name)) for name in registry.names()]
+        if not rows and kind is None:
+            continue  # of some kinds, only packages bring parts
         papers = any(paper for _, _, paper, _ in rows)
         table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
         for heading in ("name", "what it is", *(["paper"] if papers else []), "comes from"):
@@ -45,6 +47,7 @@ def _registries() -> "dict[str, Registry[Any]]":
     """Every registry, by what its entry points are called after the dot."""
     from sketchfed.algorithms import ALGORITHMS
     from sketchfed.attacks import ATTACKS
+    from sketchfed.attacks.knowledge import ANNOUNCED
     from sketchfed.codecs import CODECS
     from sketchfed.config import ENGINES
     from sketchfed.data import DATA_SETS, PARTITIONS
@@ -54,7 +57,7 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.training import LOSSES, METRICS
 
     mathematics, learning = (SKETCHES, CODECS, ALGORITHMS, MECHANISMS), (MODELS, DATA_SETS, PARTITIONS, LOSSES, METRICS)
-    every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ENGINES)
+    every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ANNOUNCED, ENGINES)
     return {registry.group.removeprefix("sketchfed."): registry for registry in every}
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from sketchfed.privacy.accounting import Claim, Unit
 
-_DRAWS = 10_000_000  # so many places in cohorts are drawn to count with; beyond, a bound is stated
+_DRAWS = 10_000_000  # the most places in cohorts that are drawn to count participations; beyond it, a bound is stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +74,13 @@ def privacy(
 
     check_epsilon(epsilon)
     size = _checked(clients, cohort, rounds, unit, examples, batch, local_steps, clip, participations, dim)
+    drawn = None if unit == "client" else _drawn(examples, batch)
     check_delta(delta, clients if examples is None else clients * examples)
     most, how = _most_rounds(clients, size, rounds, seed, participations)
-    if unit == "client":
+    if drawn is None:
         groups, summed = _client_groups(delta, adjacency, clients, size, rounds, most, how), size
     else:
-        assert examples is not None
-        assert batch is not None
-        groups, summed = _example_groups(delta, adjacency, examples, batch, local_steps, most, how), batch
+        groups, summed = _example_groups(delta, adjacency, *drawn, local_steps, most, how), drawn[1]
     console = Console()
     for number, group in enumerate(groups):
         if number:
@@ -137,15 +136,22 @@ def _checked(
                     f"--{name} {value} says nothing at client level: noise is added once a round to all that a client sends. "
                     "Leave it out, or protect single examples with --unit example."
                 )
-    elif examples is None or batch is None:
-        raise InputError("--unit example needs to know of --examples a client has and --batch it expects to draw. Give both.")
-    elif batch > examples:
-        raise InputError(f"--batch {batch:,} exceeds --examples {examples:,}, all that a client has.")
     return size
 
 
+def _drawn(examples: int | None, batch: int | None) -> tuple[int, int]:
+    """The number of examples of a client, and how many of them it draws for a batch."""
+    if examples is None or batch is None:
+        raise InputError(
+            "--unit example needs the number of --examples that a client has and the --batch that it draws. Give both."
+        )
+    if batch > examples:
+        raise InputError(f"--batch {batch:,} exceeds --examples {examples:,}, all that a client has.")
+    return examples, batch
+
+
 def _most_rounds(clients: int, cohort: int, rounds: int, seed: int, given: int | None) -> tuple[int, str]:
-    """In how many rounds the client takes part that takes part most often, and how that is known."""
+    """The largest number of rounds in which any one client takes part, and how that is known."""
     if given is not None:
         return given, f"no client takes part in more than {given:,} of {rounds:,} rounds"
     if cohort == clients:

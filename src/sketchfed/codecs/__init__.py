@@ -2,12 +2,13 @@
 
 from dataclasses import MISSING, fields
 
-from sketchfed.codecs.base import Codec
+from sketchfed.codecs.base import Codec, check_correlation, sender
 from sketchfed.codecs.channel import Channel
 from sketchfed.codecs.correlated import Correlated
 from sketchfed.codecs.dense import Dense
 from sketchfed.codecs.eden import Eden
-from sketchfed.codecs.ensembles import ENSEMBLES, Ensemble
+from sketchfed.codecs.ensemble_base import Ensemble
+from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.examples import correlation_of, example_vectors
 from sketchfed.codecs.induced import Induced
 from sketchfed.codecs.linear import LinearCode, LinearMap, RoundTrip
@@ -15,6 +16,7 @@ from sketchfed.codecs.qsgd import Qsgd
 from sketchfed.codecs.rand_k import RandK
 from sketchfed.codecs.rand_k_spatial import RandKSpatial
 from sketchfed.codecs.rand_proj_spatial import RandProjSpatial
+from sketchfed.codecs.rounding import Parts, from_packet, relative_variance, to_parts
 from sketchfed.codecs.sign import Sign
 from sketchfed.codecs.sketched import SketchCodec
 from sketchfed.codecs.solver import cheaper_decoder, solve
@@ -34,18 +36,24 @@ __all__ = [
     "Ensemble",
     "LinearCode",
     "LinearMap",
+    "Parts",
     "RoundTrip",
     "SketchCodec",
     "Trials",
     "cheaper_decoder",
+    "check_correlation",
     "correlation_of",
     "example_vectors",
     "fit",
+    "from_packet",
     "make_codec",
     "measure",
     "packet_bytes",
+    "relative_variance",
+    "sender",
     "solve",
     "squared_errors",
+    "to_parts",
 ]
 
 _OURS: tuple[type[Codec], ...] = (

@@ -80,7 +80,7 @@ class Correlated(Quantiser):
         """How far below the smallest number the levels may start. With one bit, the levels leave no room for a shift."""
         return 0.0 if self.bits == 1 else 1 / (1 << self.bits)
 
-    def _shared(self, seed: PublicSeed) -> "Shared":
+    def _shared(self, seed: PublicSeed) -> "SharedDice":
         return _shared(self.dim, self.sent, self._planned(), self.rotate, seed)
 
     def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
@@ -124,7 +124,7 @@ class Correlated(Quantiser):
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedDice:
     """The random draws that all clients of a round share."""
 
     dim: int
@@ -183,6 +183,6 @@ class Shared:
 
 
 @cached(maxsize=2)
-def _shared(dim: int, sent: int, clients: int, rotate: bool, seed: PublicSeed) -> Shared:
+def _shared(dim: int, sent: int, clients: int, rotate: bool, seed: PublicSeed) -> SharedDice:
     """All clients of a round use the same object, so its random numbers are drawn only once."""
-    return Shared(dim, sent, clients, rotate, seed)
+    return SharedDice(dim, sent, clients, rotate, seed)

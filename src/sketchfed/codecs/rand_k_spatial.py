@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sketchfed.codecs.ensembles import Ensemble, SamplingEnsemble
+from sketchfed.codecs.ensemble_base import Ensemble
+from sketchfed.codecs.ensembles import SamplingEnsemble
 from sketchfed.codecs.spatial import Spatial
 from sketchfed.seeds import PublicSeed
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sketchfed.codecs.ensembles import ENSEMBLES, Ensemble
+from sketchfed.codecs.ensemble_base import Ensemble
+from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.solver import DECODERS, solve
 from sketchfed.codecs.spatial import Spatial
 from sketchfed.errors import InputError, UnknownNameError

@@ -16,7 +16,7 @@ import torch
 from scipy import linalg
 from torch import Tensor
 
-from sketchfed.codecs.ensembles import Ensemble
+from sketchfed.codecs.ensemble_base import Ensemble
 from sketchfed.errors import InputError
 
 log = logging.getLogger("sketchfed")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.codecs.base import Codec, check_correlation, sender
-from sketchfed.codecs.ensembles import Ensemble
+from sketchfed.codecs.ensemble_base import Ensemble
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.codecs.rounding import Parts, check_width, from_packet, relative_variance, to_parts
 from sketchfed.errors import InputError

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.data.dataset import DataSet
-from sketchfed.data.files import Numbers, Source, described, read_arrays, tensor
+from sketchfed.data.files import DataSource, Numbers, described, read_arrays, tensor
 from sketchfed.data.one_hot import one_hot
 
 ADULT_CATEGORIES = {
@@ -43,14 +43,14 @@ _A9A_ARRAYS = {
     }.items()
 }
 
-ADULT = Source(
+ADULT = DataSource(
     name="adult",
     file="adult.npz",
     published="'Adult' by B. Becker and R. Kohavi, UCI Machine Learning Repository, data set 2 (adult.data and adult.test)",
     contents=f"{described(_ADULT_ARRAYS)}; the columns of x_num are {', '.join(ADULT_NUMBERS)}, those of x_cat "
     f"{', '.join(ADULT_CATEGORIES)}, as numbers of their sorted values",
 )
-A9A = Source(
+A9A = DataSource(
     name="a9a",
     file="a9a.npz",
     published="'a9a' of the LIBSVM data sets by C.-C. Chang and C.-J. Lin (a9a and a9a.t)",

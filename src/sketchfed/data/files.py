@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DataSource:
     """Where a data set comes from: what an error tells somebody who does not have it."""
 
     name: str
@@ -98,7 +98,7 @@ def described(arrays: dict[str, Numbers]) -> str:
     return "the NumPy arrays " + ", ".join(f"{key} {numbers}" for key, numbers in arrays.items())
 
 
-def read_arrays(source: Source, arrays: dict[str, Numbers]) -> dict[str, AnyArray]:
+def read_arrays(source: DataSource, arrays: dict[str, Numbers]) -> dict[str, AnyArray]:
     """The named arrays of a `.npz` file, each checked against what it must be."""
     path = source.found()
 
@@ -113,7 +113,7 @@ def read_arrays(source: Source, arrays: dict[str, Numbers]) -> dict[str, AnyArra
     return checked(source, path, attempt(source, path, read), arrays)
 
 
-def checked(source: Source, path: Path, content: dict[str, AnyArray], arrays: dict[str, Numbers]) -> dict[str, AnyArray]:
+def checked(source: DataSource, path: Path, content: dict[str, AnyArray], arrays: dict[str, Numbers]) -> dict[str, AnyArray]:
     """Arrays as the types that were asked for, after checking that all are there and what they must be."""
     missing = [key for key in arrays if key not in content]
     if missing:
@@ -125,13 +125,13 @@ def checked(source: Source, path: Path, content: dict[str, AnyArray], arrays: di
     return {key: content[key].astype(numbers.kind, copy=False) for key, numbers in arrays.items()}
 
 
-def read_text(source: Source) -> str:
+def read_text(source: DataSource) -> str:
     """The text of a file compressed with gzip."""
     path = source.found()
     return attempt(source, path, lambda: gzip.decompress(path.read_bytes()).decode("ascii"))
 
 
-def read_idx(source: Source, path: Path) -> AnyArray:
+def read_idx(source: DataSource, path: Path) -> AnyArray:
     """The bytes of an IDX file compressed with gzip, in their shape (the format of the MNIST database)."""
 
     def read() -> AnyArray:
@@ -144,7 +144,7 @@ def read_idx(source: Source, path: Path) -> AnyArray:
     return attempt(source, path, read)
 
 
-def attempt(source: Source, path: Path, read: Callable[[], T]) -> T:
+def attempt(source: DataSource, path: Path, read: Callable[[], T]) -> T:
     """What `read` returns; whatever it raises becomes one kind of error."""
     try:
         return read()

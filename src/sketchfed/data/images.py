@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.data.dataset import DataSet
-from sketchfed.data.files import AnyArray, Numbers, Source, checked, described, read_arrays, read_idx, tensor
+from sketchfed.data.files import AnyArray, DataSource, Numbers, checked, described, read_arrays, read_idx, tensor
 
 FASHION_MNIST_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package `dataset-fashion-mnist` puts the four original files."""
@@ -28,20 +28,20 @@ def _arrays(*shape: int) -> dict[str, Numbers]:
 
 _GREY, _COLOUR = _arrays(28, 28), _arrays(32, 32, 3)
 
-MNIST = Source(
+MNIST = DataSource(
     name="mnist",
     file="mnist.npz",
     published="'The MNIST database of handwritten digits' by Y. LeCun, C. Cortes and C. Burges",
     contents=described(_GREY),
 )
-FASHION_MNIST = Source(
+FASHION_MNIST = DataSource(
     name="fashion_mnist",
     file="fashion_mnist.npz",
     published="Fashion-MNIST by Zalando Research (zalandoresearch/fashion-mnist, Debian package dataset-fashion-mnist)",
     contents=described(_GREY),
     also=f"; nor is there Debian's {FASHION_MNIST_FOLDER}",
 )
-CIFAR10 = Source(
+CIFAR10 = DataSource(
     name="cifar10",
     file="cifar10.npz",
     published="CIFAR-10 by A. Krizhevsky, University of Toronto",
@@ -76,7 +76,7 @@ def _fashion_mnist_of_debian() -> dict[str, AnyArray]:
 
 
 def _images(
-    source: Source, arrays: dict[str, AnyArray], shape: tuple[int, ...], prepare: Callable[[Tensor], Tensor]
+    source: DataSource, arrays: dict[str, AnyArray], shape: tuple[int, ...], prepare: Callable[[Tensor], Tensor]
 ) -> DataSet:
     tensors = {key: tensor(array) for key, array in arrays.items()}
     return DataSet(name=source.name, outputs=10, shape=shape, prepare=prepare, **tensors)  # type: ignore[arg-type]

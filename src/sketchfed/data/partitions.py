@@ -170,7 +170,7 @@ def _shares(count: int, clients: int, concentration: float, seed: PublicSeed) ->
 
 
 def _filled_up(owners: Owners, clients: int, minimum: int, seed: PublicSeed) -> Owners:
-    """Owners of whom none has fewer than `minimum`: random examples move from clients that have more.
+    """Give every client at least `minimum` examples. Random examples move from clients that have more.
 
     One pass: whatever a client has beyond its first `minimum` examples, in a random order, may move.
     """

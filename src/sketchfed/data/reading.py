@@ -127,7 +127,10 @@ class Reader:
         parts = []
         for place, client in enumerate(sorted(set(owners.tolist()))):  # one, unless a partition mixes them
             source, mine = self.sources[client], owners == client
-            assert source is not None
+            if source is None:
+                raise InputError(
+                    f"client {client} was given as tensors, so its rows cannot be read anew. Ask `is_live` which rows can."
+                )
             parts.append((mine, self.conformed(read(source, items[mine].tolist(), seed.child("source", place)))))
         x, y = (torch.cat([part[which] for _, part in parts]) for which in (0, 1))
         back = torch.cat([mine.nonzero()[:, 0] for mine, _ in parts]).argsort()

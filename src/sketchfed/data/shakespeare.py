@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from sketchfed.data.dataset import DataSet
-from sketchfed.data.files import Source, read_text
+from sketchfed.data.files import DataSource, read_text
 from sketchfed.data.one_hot import one_hot
 from sketchfed.errors import InputError
 
 ALPHABET = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """The 65 characters of the text; a character's code is its place here."""
 
-SOURCE = Source(
+SOURCE = DataSource(
     name="shakespeare",
     file="tinyshakespeare.txt.gz",
     published="'tinyshakespeare' by A. Karpathy (karpathy/char-rnn, data/tinyshakespeare/input.txt), compressed with gzip",

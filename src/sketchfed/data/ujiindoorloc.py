@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.data.dataset import DataSet
-from sketchfed.data.files import AnyArray, Numbers, Source, described, read_arrays, tensor
+from sketchfed.data.files import AnyArray, DataSource, Numbers, described, read_arrays, tensor
 from sketchfed.errors import UnknownNameError
 
 NOT_HEARD = 100
@@ -29,7 +29,7 @@ _ARRAYS = {
     if part == "train" or key not in OWNERS
 }
 
-SOURCE = Source(
+SOURCE = DataSource(
     name="ujiindoorloc",
     file="ujiindoorloc.npz",
     published="'UJIIndoorLoc' by J. Torres-Sospedra and others, UCI Machine Learning Repository, data set 310 "

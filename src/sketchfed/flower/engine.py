@@ -65,21 +65,26 @@ class FlowerEngine:
         """Settle what every client will be told before its first task."""
         self._agreement, self._told = agreement, set()
 
+    @property
+    def _agreed(self) -> Agreement:
+        if self._agreement is None:
+            raise InputError("clients must know what they agree to: call `agree` before the first round.")
+        return self._agreement
+
     def acknowledge(self, rounds: Mapping[int, int]) -> None:
         self._acknowledged |= rounds
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         self.complaints, self.unheard, self.metrics = {}, set(), {}
-        if self._agreement is None:
-            raise InputError("clients must know what they agree to: call `agree` before the first round.")
+        agreement = self._agreed  # raises an error before anything is sent
         start = time.monotonic()
-        self._find(requests)
-        replies = self._posted(requests, stage, start)
+        self._find(requests, agreement)
+        replies = self._posted(requests, stage, start, agreement)
         unset = {client: requests[client] for client, reply in replies.items() if reply.status == "unset"}
         if unset:  # nodes that were started anew; they have all of the time again, for others may have used it up
             self._told -= unset.keys()
             answered = {client: reply for client, reply in replies.items() if client not in unset}
-            replies = answered | self._posted(unset, stage, time.monotonic())
+            replies = answered | self._posted(unset, stage, time.monotonic(), agreement)
         answers: dict[int, bytes] = {}
         for client, reply in replies.items():
             if reply.status == "done":
@@ -91,9 +96,9 @@ class FlowerEngine:
                 self.complaints[client] = reply.reason or "it does not know what it should agree to."
         return {client: answers[client] for client in requests if client in answers}
 
-    def _posted(self, requests: Mapping[int, bytes], stage: str, start: float) -> dict[int, Reply]:
+    def _posted(self, requests: Mapping[int, bytes], stage: str, start: float, agreement: Agreement) -> dict[int, Reply]:
         clients = {self._members[client].node: client for client in requests}
-        envelopes = {node: self._envelope(client, stage, requests[client]) for node, client in clients.items()}
+        envelopes = {node: self._envelope(client, stage, requests[client], agreement) for node, client in clients.items()}
         kind = "evaluate" if stage == "evaluate" else "train"
         mail = exchanged(self._grid, envelopes, seconds=max(1.0, self._deadline - (time.monotonic() - start)), kind=kind)
         self.complaints |= {clients[node]: reason for node, reason in mail.failures.items()}
@@ -101,33 +106,29 @@ class FlowerEngine:
         self._tell(stage, requests, mail, time.monotonic() - start)
         return {clients[node]: reply for node, reply in mail.replies.items()}
 
-    def _envelope(self, client: int, stage: str, payload: bytes) -> Request:
-        assert self._agreement is not None
+    def _envelope(self, client: int, stage: str, payload: bytes, agreement: Agreement) -> Request:
         return Request(
             session=self._session,
-            agreement=self._agreement.digest if client in self._told else self._agreement.packed,
+            agreement=agreement.digest if client in self._told else agreement.packed,
             client=client,
             stage=stage,
             acknowledged=self._acknowledged.get(client, NEVER),
             payload=payload,
         )
 
-    def _find(self, requests: Mapping[int, bytes]) -> None:
+    def _find(self, requests: Mapping[int, bytes], agreement: Agreement) -> None:
         """Find clients whose node is gone among nodes that are new: a restarted SuperNode may have another number."""
         online = set(self._grid.get_node_ids())
         lost = {client for client in requests if self._members[client].node not in online}
         strangers = online - {member.node for member in self._members}
         if not lost or not strangers:
             return
-        for client, member in self._returned(strangers).items():
+        found = returned(self._grid, strangers, self._members, session=self._session, config=agreement.config)
+        for client, member in found.items():
             if client in lost:
                 log.warning("client %d is back on another node", client)
                 self._members[client] = member
                 self._told.discard(client)
-
-    def _returned(self, nodes: set[int]) -> Mapping[int, Member]:
-        assert self._agreement is not None
-        return returned(self._grid, nodes, self._members, session=self._session, config=self._agreement.config)
 
     def _tell(self, stage: str, requests: Mapping[int, bytes], mail: Mail, seconds: float) -> None:
         if self._on_traffic is None:

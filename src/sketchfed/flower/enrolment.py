@@ -45,7 +45,9 @@ class _Said(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def enrolled(grid: Grid, config: Config, *, session: bytes, clients: int, wait: float) -> list[Member]:
-    """The first so many nodes that say hello, by their number as clients; `InputError` if they do not come in time.
+    """Return the first `clients` nodes that say hello, in the order of their client numbers.
+
+    Raise `InputError` if fewer nodes come in time.
 
     Nodes may ask for a number by `partition-id`; the others get those that are left, in the order of their ids.
     """

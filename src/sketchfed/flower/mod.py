@@ -14,7 +14,7 @@ from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.messages import RECORD
 from sketchfed.flower.node import answered
-from sketchfed.flower.source import Hello, Source, Work
+from sketchfed.flower.source import Hello, Work, WorkSource
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, LocalWork
@@ -33,7 +33,7 @@ def sketchfed_mod(message: Message, context: Context, call_next: CallNext) -> Me
     return answered(message, context, AppSource(message, context, call_next))
 
 
-class AppSource(Source):
+class AppSource(WorkSource):
     """Work that is done by the functions of an app."""
 
     def __init__(self, message: Message, context: Context, call_next: CallNext) -> None:

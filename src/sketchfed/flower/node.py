@@ -13,7 +13,7 @@ from sketchfed.flower.agreement import DIGEST, Agreement
 from sketchfed.flower.desk import Desk
 from sketchfed.flower.enrolment import greeting
 from sketchfed.flower.messages import Reply, Request
-from sketchfed.flower.source import Source, Work
+from sketchfed.flower.source import Work, WorkSource
 from sketchfed.flower.state import ClientState, Kept
 from sketchfed.protection import Clear
 from sketchfed.rounds.participant import BehindError
@@ -24,7 +24,7 @@ from sketchfed.wire import pack, unpack
 log = logging.getLogger("sketchfed")
 
 
-def answered(message: Message, context: Context, source: Source) -> Message:
+def answered(message: Message, context: Context, source: WorkSource) -> Message:
     """The reply to a message of a sketchfed server; what cannot be done is refused in words, and stops nobody else."""
     request = Request.of(message)
     node = Node(request, context, source)
@@ -48,7 +48,7 @@ def _told(error: Exception, request: Request, *, hides: bool) -> str:
 class Node:
     """One client of one run, for the time of one request."""
 
-    def __init__(self, request: Request, context: Context, source: Source) -> None:
+    def __init__(self, request: Request, context: Context, source: WorkSource) -> None:
         self._request, self._source, self._context = request, source, context
         self._desk = Desk(context.node_id, context.node_config)
         self._state = ClientState(context.state, request.session)

@@ -45,7 +45,7 @@ class Mail:
 def exchanged(
     grid: Grid, requests: Mapping[int, Request], *, seconds: float, poll: float = 0.1, group: str = "", kind: str = "train"
 ) -> Mail:
-    """Send each node its request and wait for the replies, at most so many seconds."""
+    """Send each node its request. Wait for the replies, at most `seconds` seconds."""
     mail, asked = Mail(), dict(requests)
     waiting: dict[str, int] = {}
     messages = [

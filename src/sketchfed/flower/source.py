@@ -40,7 +40,7 @@ class Work(NamedTuple):
     """The replica before round 0, where everybody can rebuild it."""
 
 
-class Source(ABC):
+class WorkSource(ABC):
     """Where a client's work comes from, for the time of one message."""
 
     round = 0
@@ -48,7 +48,7 @@ class Source(ABC):
 
     def __init__(self) -> None:
         self.metrics: dict[str, Any] = {}
-        """What the work found out about itself, for a server that may know."""
+        """Metrics of the work, for a server that may see them."""
 
     def threads(self) -> AbstractContextManager[None]:
         """How torch is set while the work is done."""
@@ -56,18 +56,18 @@ class Source(ABC):
 
     @abstractmethod
     def hello(self, offer: bytes) -> Hello:
-        """What to say of oneself to a server that offers a run."""
+        """Describe this client to a server that offers a run."""
 
     @abstractmethod
     def work(self, agreement: Agreement, client: int) -> Work:
         """The work of a client of a run."""
 
     def evaluate(self, agreement: Agreement, weights: Tensor) -> None:
-        """Find out about weights; what is found goes to `metrics`."""
+        """Evaluate weights. The results go to `metrics`."""
         raise WireError("this client only trains, and was asked to evaluate.")
 
 
-class NodeSource(Source):
+class NodeSource(WorkSource):
     """A model that the configuration names, on the data that the node's `data` loads, or on its part of a named data set."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

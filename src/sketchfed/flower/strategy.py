@@ -78,7 +78,7 @@ class Sketched(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Train for so many rounds, as `Strategy.start` does."""
+        """Train for `num_rounds` rounds, as `Strategy.start` does."""
         layout = ArrayLayout.of(
             initial_arrays,
             arrays_key=self.strategy.arrayrecord_key,

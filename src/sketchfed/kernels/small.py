@@ -13,7 +13,7 @@ Small = npt.NDArray[np.float64]
 
 _NEGLIGIBLE = 1e-14
 _WIDTH = REGISTERS * REGISTER_BYTES // 8
-_DEPTH = 64  # rows of so many numbers: 16 KiB
+_DEPTH = 64  # numbers per row: 16 KiB
 _FEW = 8
 
 

@@ -18,7 +18,7 @@ _MOST_ROUNDS = 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class Theorem:
-    """A bound "what is left of the start after so many rounds, plus `floor`·rate²", for rates up to `limit`."""
+    """A bound for rates up to `limit`: what is left of the start after some rounds, plus `floor`·rate²."""
 
     source: str
     limit: float

@@ -32,7 +32,7 @@ Adjacency = Literal["add-remove", "zero-out", "replace-one"]
 Observer = Literal["server", "public"]
 Accountant = Literal["pld", "rdp"]
 
-_PROFILES = 32  # of so many clients the privacy loss is worked out one by one; of the others it is bounded
+_PROFILES = 32  # for this many clients the privacy loss is computed one by one; for the others it is bounded
 _FACTOR = 1.0001  # between a multiplier that is too small and the one that calibration returns
 _SMALLEST, _LARGEST = 0.02, 1e6  # multipliers that calibration tries
 
@@ -89,7 +89,7 @@ class Charge:
     multiplier: the noise's standard deviation over the clip norm (what one unit adds at most).
     sampling: probability with which a unit was in the sum, independently of others (Poisson), if the observer does not see
     which were; else 1.
-    steps: so many such releases, each sampled and noised anew.
+    steps: the number of such releases, each sampled and noised anew.
     discrete: integers with discrete Gaussian noise. `slack` bounds how far the log density of the noise that was really
     added is from that of one discrete Gaussian (a sum of several is not quite one).
     """
@@ -150,13 +150,13 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def epsilon_of(charges: Mapping[Charge, int], claim: Claim) -> float:
-    """ε of so many of each charge, for a unit that all of them touch. Never below the truth."""
+    """ε for a unit that all charges touch, each as often as `charges` says. Never below the truth."""
     given = [charge for charge, times in charges.items() if times]
     return worst_epsilon(given, np.array([[charges[charge] for charge in given]], dtype=np.int64), claim)
 
 
 def worst_epsilon(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float:
-    """The largest ε among units, of which row i of `counts` says how many of each charge touched unit i."""
+    """The largest ε of any unit. Row i of `counts` says how often each charge touched unit i."""
     if counts.size and counts.min() < 0:
         raise InputError(f"a charge cannot be made {int(counts.min())} times. Counts are 0 or more.")
     touched = np.flatnonzero(counts.any(axis=0))
@@ -251,7 +251,7 @@ def _undominated(counts: "NDArray[np.int64]") -> "NDArray[np.int64]":
 
 @cached(maxsize=4096)
 def _loss_epsilon(parts: frozenset[tuple[tuple[float, float], int]], pull: float, replace_one: bool, delta: float) -> float:
-    """ε of sampled Gaussians, (multiplier, sampling) each so many times, and of unsampled ones whose 1/z² add up to `pull`."""
+    """ε of sampled Gaussians, each with its number of repetitions, and of unsampled ones whose 1/z² add up to `pull`."""
     if not parts:
         return _gaussian_epsilon(pull, replace_one, delta)
     grids = [interval(multiplier, sampling) for (multiplier, sampling), _ in parts]

@@ -26,7 +26,7 @@ Run = Callable[[npt.NDArray[np.bool_]], object]
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """What an audit found: of `guesses` about `canaries`, so many `correct`, and with that the lower bound on ε."""
+    """What an audit found: how many guesses about the canaries were correct, and the lower bound on ε that follows."""
 
     canaries: int
     guesses: int
@@ -47,7 +47,7 @@ class AuditResult:
 
 
 def p_value(*, canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """How likely so many correct guesses are, at most, if the run is (ε, δ)-private for adding or removing one canary.
+    """Bound the probability of at least `correct` correct guesses, if the run is (ε, δ)-private for one canary.
 
     Paper: Steinke, Nasr & Jagielski 2023, "Privacy Auditing with One (1) Training Run", Thm 5.2. Each canary is included with
     probability ½, independently; guesses may be withheld. Under ε alone each guess is right with probability e^ε/(1 + e^ε) at

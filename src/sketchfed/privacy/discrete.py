@@ -113,10 +113,10 @@ class DiscreteGaussian(Modular):
     def _filling(
         cls, bits: int, size: int, clip: float, multiplier: float, clients: int, least: int, units: int
     ) -> Self | None:
-        """The mechanism with the largest scale that these bits hold, if they hold any."""
+        """The mechanism with the largest scale that fits into these bits, or None if none fits."""
 
         def deviation(steps: float) -> float:
-            """For a clip of so many integer steps; a trifle more than asked, so that rounding errors never make it less."""
+            """The deviation for a clip of `steps` integer steps, slightly larger than needed because of rounding."""
             return multiplier * _sensitivity(steps, size, cls.rounding_failure) / math.sqrt(least) * (1 + 1e-12)
 
         def fits(steps: float) -> bool:
@@ -164,7 +164,7 @@ class DiscreteGaussian(Modular):
         return self.size * 10 * float(np.exp(-2 * (math.pi * self.deviation) ** 2 * k / (k + 1)).sum())
 
     def wrap_odds(self, *, clients: int, units: int = 1) -> float:
-        """An upper bound on the probability that any number of the sum of so many clients wraps around.
+        """An upper bound on the probability that any number in the sum of `clients` clients wraps around.
 
         It holds even if all their vectors point in one direction: each number of the flattened sum, its rounding errors and the
         noise are sub-Gaussian, and their variances add up. (That long rounded rows are drawn again is neglected.)

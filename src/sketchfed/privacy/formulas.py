@@ -13,6 +13,22 @@ from sketchfed.errors import InputError
 from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_epsilon, epsilon_of
 from sketchfed.privacy.divergences import gaussian_delta
 
+__all__ = [
+    "ComparedNoise",
+    "before_sampling",
+    "bun_steinke_proposition_1_3",
+    "by_pld",
+    "by_rdp",
+    "canonne_kamath_steinke_proposition_12",
+    "classical_gaussian",
+    "compared",
+    "dome_theorem_3_3",
+    "dwork_rothblum_vadhan_theorem_iii_3",
+    "exact_gaussian",
+    "song_2022_lemma_h_4",
+    "song_2023_theorem_6_2",
+]
+
 
 def classical_gaussian(epsilon: float, delta: float) -> float:
     """√(2·ln(1.25/δ))/ε for one release (Dwork & Roth 2014, Thm A.1).

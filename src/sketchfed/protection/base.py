@@ -55,7 +55,7 @@ class Protection(ABC):
         return len(self.sizes)
 
     @property
-    def cohort(self) -> int:
+    def cohort_size(self) -> int:
         """The number of clients in a round: the planned number, or the expected number if cohorts are hidden."""
         return self.algorithm.planned(self.population)
 

@@ -31,7 +31,7 @@ class ExampleBatches(Protocol):
     """How the examples of a client are drawn for the steps of a round."""
 
     @property
-    def secret(self) -> bool:
+    def drawn_in_secret(self) -> bool:
         """Whether nobody but the client knows which examples were drawn."""
 
     def draw(self, examples: Examples, context: RoundContext, secret: SecretSeed) -> Batches:
@@ -44,7 +44,7 @@ class HiddenBatches:
 
     work: LocalWork
 
-    secret = True
+    drawn_in_secret = True
 
     def draw(self, examples: Examples, context: RoundContext, secret: SecretSeed) -> Batches:
         return hidden_batches(examples, self.work, secret)
@@ -57,7 +57,7 @@ class PassBatches:
     batch: int
     passes: Passes
 
-    secret = False
+    drawn_in_secret = False
 
     def draw(self, examples: Examples, context: RoundContext, secret: SecretSeed) -> Batches:
         turn = self.passes.turn(context.seed, context.round, context.client)

@@ -1,10 +1,13 @@
 """Checks of [privacy] and [secure]. Each error says what to change."""
 
 import math
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from sketchfed.algorithms import Algorithm, FedAvg, RoundContext
+from sketchfed.algorithms import Algorithm, RoundContext
+from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import InputError, NotLinearError, SketchfedError
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
 from sketchfed.seeds import PublicSeed
@@ -40,6 +43,8 @@ def check_privacy(algorithm: Algorithm, privacy: PrivacySettings, *, secure: boo
             "privacy.adjacency = 'add-remove' hides who took part, but cohorts are drawn from the public seed. Use 'zero-out', "
             "or hide the cohorts: privacy.hidden_cohorts = true with privacy.observer = 'public'."
         )
+    if reason := algorithm.refused_placements.get(privacy.placement):
+        raise InputError(reason)
     if privacy.batches == "passes":
         _check_passes(algorithm, privacy)
     _check_units(algorithm, privacy, secure=secure)
@@ -84,8 +89,6 @@ def _check_units(algorithm: Algorithm, privacy: PrivacySettings, *, secure: bool
             "example at random. Set algorithm.local_steps instead."
         )
     if privacy.placement == "steps":
-        if reason := algorithm.refused_placements.get("steps"):
-            raise InputError(reason)
         return
     if (algorithm.local_steps or 1) > 1 and (secure or privacy.observer == "public"):
         raise InputError(
@@ -109,25 +112,18 @@ def check_secure(secure: SecureSettings, privacy: PrivacySettings | None, *, coh
     noise = privacy is not None and privacy.placement == "sent"
     if noise and secure.clip is not None:
         raise InputError("secure.clip and privacy.clip both bound what a client sends. Remove secure.clip.")
-    if not noise and secure.clip is None:
-        raise InputError(
-            "secure sums add integers, which need a bounded range. Set secure.clip to the largest norm of a client's change; "
-            "larger changes are scaled down to it."
-        )
+    if not noise:
+        secure.needed_clip()
 
 
 def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:
     """Refuse algorithms whose packets cannot be summed or cannot take noise.
 
-    A third-party algorithm, or a codec in FedAvg, may declare a linear code that it does not have. Such a code is also tried
-    out. The conformance suite tests all others.
+    An algorithm, codec or sketch may declare a linear code that it does not have, so every declared code is tried.
     """
     context = RoundContext(round=0, seed=PublicSeed(0), client=0)
     try:
-        if isinstance(algorithm, FedAvg) or not type(algorithm).__module__.startswith("sketchfed."):
-            _try_sum(algorithm, dim, context)
-        else:
-            algorithm.code(dim, context)
+        _try(algorithm, dim, context)
     except NotLinearError as error:
         if secure:
             why, instead = "cannot be summed, so it cannot run under secure aggregation", "set secure.aggregation = false"
@@ -140,34 +136,48 @@ def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:
         ) from None
 
 
-def _try_sum(algorithm: Algorithm, dim: int, context: RoundContext) -> None:
-    """Try whether the code is linear, and whether a packet that stands for two equal clients leads to the weights of one."""
-    subject = f"algorithm '{algorithm.label}'"
+def _try(algorithm: Algorithm, dim: int, context: RoundContext) -> None:
+    """Try the code on two changes and their sum, and the server's step on a packet that stands for two equal clients."""
+    subject, declared = f"algorithm '{algorithm.label}'", "it declares a linear code, but"
     try:
         code = algorithm.code(dim, context)
         change = torch.linspace(-1.0, 1.0, math.prod(code.shape) if code.map is None else dim)
         other = change.flip(0).square()
-        summed, apart = code.mapped(change + other), code.mapped(change) + code.mapped(other)
-        values, start = code.apply(change), torch.zeros(dim)
+        mapped = [code.mapped(each) for each in (change, other, change + other)]
+        adjoint = [code.adjoint(each) for each in mapped]
+        values = code.apply(change)
         algorithm.check(code.packet(values), dim, context)
-        weights = [
-            algorithm.server(algorithm.begin(start), [code.packet(values * clients, clients=clients)], context.seed)[0]
-            for clients in (1, 2)
-        ]
+        one, two = (_weights(algorithm, code, values * clients, clients, dim, context) for clients in (1, 2))
     except NotLinearError:
         raise
     except Exception as error:  # an external part may raise anything
         reason = str(error) if isinstance(error, SketchfedError) else f"{type(error).__name__}: {error}"
+        raise NotLinearError(subject, f"{declared} its packets do not work as one ({reason.rstrip('.')}).") from error
+    if not _adds(mapped):
+        raise NotLinearError(subject, f"{declared} the code of a sum of two changes is not the sum of their codes.")
+    if any(each.shape != change.shape for each in adjoint):
         raise NotLinearError(
-            subject, f"it declares a linear code, but its packets do not work as one ({reason.rstrip('.')})."
-        ) from error
-    if not torch.allclose(summed, apart, rtol=1e-3, atol=1e-3 * float(apart.abs().max())):
-        raise NotLinearError(
-            subject, "it declares a linear code, but the code of a sum of two changes is not the sum of their codes."
+            subject, f"{declared} its adjoint returns shape {tuple(adjoint[0].shape)} for a change of {len(change):,} numbers."
         )
-    one, two = (state.replica.weights for state in weights)
-    if not torch.allclose(one, two, rtol=1e-3, atol=1e-3 * float(one.abs().max())):
+    if not _adds(adjoint):
+        raise NotLinearError(subject, f"{declared} its adjoint is not linear.")
+    if not _close(one, two):
         raise NotLinearError(
-            subject,
-            "it declares a linear code, but a packet that stands for two equal clients does not decode to their common change.",
+            subject, f"{declared} a packet that stands for two equal clients does not decode to their common change."
         )
+
+
+def _weights(algorithm: Algorithm, code: LinearCode, values: Tensor, clients: int, dim: int, context: RoundContext) -> Tensor:
+    """The weights after a first step from a packet that stands for this many clients."""
+    state = algorithm.begin(torch.zeros(dim))
+    return algorithm.server(state, [code.packet(values, clients=clients)], context.seed)[0].replica.weights
+
+
+def _adds(images: Sequence[Tensor]) -> bool:
+    """Whether the third of three images is the sum of the others."""
+    one, other, summed = images
+    return _close(one + other, summed)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()))

@@ -102,7 +102,7 @@ class CentralNoise(NoisySent):
         rows = torch.stack([code.values(packet) for packet in replies]) if replies else torch.zeros(0, code.size)
         total = self.mechanism.clipped_sum(rows) if self.batches is None else rows.sum(0)
         noisy = self.mechanism.noised(total / scale, self.secret(context.round, "server")) * scale
-        return [code.packet(noisy, clients=self.cohort if self.hidden else len(replies))]
+        return [code.packet(noisy, clients=self.cohort_size if self.hidden else len(replies))]
 
     def variance(self, clients: int) -> float:
         return self.mechanism.deviation**2 * (self.unit.scale / clients) ** 2

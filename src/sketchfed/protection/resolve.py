@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sketchfed.algorithms import Algorithm, RoundContext, most_participations
-from sketchfed.errors import InputError
 from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_delta, epsilon_of
 from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.privacy.rounded import Rounded
@@ -44,7 +43,7 @@ def make_protection(
         check_privacy(algorithm, privacy, secure=secure is not None)
         check_delta(privacy.delta, len(sizes) if privacy.unit == "client" else sum(sizes))
     if secure is not None:
-        check_secure(secure, privacy, cohort=run.cohort)
+        check_secure(secure, privacy, cohort=run.cohort_size)
     if secure is not None or (privacy is not None and privacy.placement == "sent"):
         check_linear(algorithm, dim, secure=secure is not None)
     if privacy is None:
@@ -54,11 +53,7 @@ def make_protection(
         made = run.noisy(privacy, secure, privacy.noise_multiplier)
         made.charge()  # refuse a modulus that is too small before training starts
         return made
-    if privacy.epsilon is None:
-        raise InputError(
-            "[privacy] needs a budget, such as privacy.epsilon = 3, or a noise level, such as privacy.noise_multiplier = 1."
-        )
-    return run.calibrated(privacy, secure, privacy.epsilon, seed)
+    return run.calibrated(privacy, secure, privacy.needed_epsilon(), seed)
 
 
 def participations(protection: Protection, seed: PublicSeed) -> int:
@@ -70,9 +65,9 @@ def participations(protection: Protection, seed: PublicSeed) -> int:
     rounds = protection.algorithm.rounds
     if protection.budget is not None and protection.budget.passes is not None:
         return protection.budget.passes.most(seed, rounds)
-    if protection.hidden or protection.cohort == protection.population:
+    if protection.hidden or protection.cohort_size == protection.population:
         return rounds
-    return most_participations(seed, rounds=rounds, population=protection.population, count=protection.cohort)
+    return most_participations(seed, rounds=rounds, population=protection.population, count=protection.cohort_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +79,7 @@ class _Run:
     sizes: tuple[int, ...]
 
     @property
-    def cohort(self) -> int:
+    def cohort_size(self) -> int:
         return self.algorithm.planned(len(self.sizes))
 
     def clear(self) -> Clear:
@@ -123,9 +118,7 @@ class _Run:
         """Make the protection with this noise multiplier."""
         batches = self._batches(privacy)
         budget = self._budget(privacy, multiplier, batches)
-        if privacy.placement == "steps":
-            if batches is None:
-                raise InputError("privacy.placement = 'steps' protects examples. Use privacy.unit = 'example'.")
+        if batches is not None and privacy.placement == "steps":  # `check_privacy` refuses steps for whole clients
             steps = NoisySteps(algorithm=self.algorithm, dim=self.dim, sizes=self.sizes, budget=budget, draws=batches)
             return steps if secure is None else self._secure_steps(steps, secure)
         unit = self._unit(batches)
@@ -148,12 +141,12 @@ class _Run:
         )
 
     def _secure_noise(self, budget: Budget, unit: Unit, secure: SecureSettings) -> SecureNoise:
-        least = secure.honest(secure.least(self.cohort), self.cohort)
+        least = secure.honest(secure.least(self.cohort_size), self.cohort_size)
         mechanism = DiscreteGaussian.planned(
             size=self._size,
             clip=budget.settings.clip,
             multiplier=budget.multiplier,
-            clients=self.cohort,
+            clients=self.cohort_size,
             least=least,
             units=1 if unit.batches is None else batch_of(self.algorithm.work),
             bits=secure.bits,
@@ -180,7 +173,7 @@ class _Run:
     def _budget(self, privacy: PrivacySettings, multiplier: float, batches: ExampleBatches | None) -> Budget:
         work, smallest = self.algorithm.work, min(self.sizes)
         sampling = self.algorithm.participation if privacy.hidden_cohorts else 1.0
-        if batches is not None and batches.secret:
+        if batches is not None and batches.drawn_in_secret:
             sampling = probability(work, smallest)  # the client with the fewest examples has the highest probability
         return Budget(
             settings=replace(privacy, noise_multiplier=multiplier),
@@ -197,7 +190,7 @@ class _Run:
         if privacy.batches == "poisson":
             return HiddenBatches(self.algorithm.work)
         batch = batch_of(self.algorithm.work)
-        return PassBatches(batch, Passes(self.sizes, batch=batch, cohort=self.cohort))
+        return PassBatches(batch, Passes(self.sizes, batch=batch, cohort=self.cohort_size))
 
     def _unit(self, batches: ExampleBatches | None) -> Unit:
         if batches is None:
@@ -205,13 +198,8 @@ class _Run:
         return EachExample(self.algorithm, batches, self.algorithm.work.count(min(self.sizes)))
 
     def _rounded(self, secure: SecureSettings) -> Rounded:
-        if secure.clip is None:
-            raise InputError(
-                "secure sums add integers, which need a bounded range. Set secure.clip to the largest norm of a client's "
-                "change."
-            )
         bits = 32 if secure.bits is None else secure.bits
-        return Rounded(size=self._size, clip=secure.clip, clients=self.cohort, bits=bits)
+        return Rounded(size=self._size, clip=secure.needed_clip(), clients=self.cohort_size, bits=bits)
 
     @property
     def _size(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from sketchfed.algorithms import RoundContext, cohort, round_seed
@@ -20,7 +21,7 @@ from sketchfed.protection.units import Unit
 from sketchfed.protection.work import ClientWork
 from sketchfed.secure import Terms, planned_terms
 from sketchfed.seeds import PublicSeed
-from sketchfed.wire import Packet, expect_kind
+from sketchfed.wire import Packet, expect_kind, tensor_named
 
 INTEGERS = "integers"
 """The kind of packet that is masked. It never leaves a client without a mask."""
@@ -43,9 +44,12 @@ class SecureSums(Protection):
         return self.unit.batches
 
     def reply(self, work: ClientWork) -> tuple[Packet, None]:
+        return Packet(kind=INTEGERS, arrays={"values": self.integers(work)}), None
+
+    def integers(self, work: ClientWork) -> Tensor:
+        """Return the integers that a client masks, `(mechanism.size,)` of int64, with its share of the noise."""
         secret = self.client_secret(work.context)
-        integers = self.mechanism.noised(self.unit.integers(work, self.mechanism, secret), secret)
-        return Packet(kind=INTEGERS, arrays={"values": integers}), None
+        return self.mechanism.noised(self.unit.integers(work, self.mechanism, secret), secret)
 
     def combine(self, replies: Sequence[Packet], context: RoundContext) -> list[Packet]:
         """Convert opened sums of integers into the packets that the algorithm decodes."""
@@ -72,7 +76,7 @@ class SecureSums(Protection):
 
     def agreed(self, proposed: Terms, seed: PublicSeed) -> Terms:
         """Return the proposed terms if the client computes the same ones from the public seed, else raise an error."""
-        clients = tuple(cohort(seed, proposed.round, population=self.population, count=self.cohort))
+        clients = tuple(cohort(seed, proposed.round, population=self.population, count=self.cohort_size))
         for attempt in range(self.settings.attempts):
             if proposed == self.terms(seed, proposed.round, clients, attempt):
                 return proposed
@@ -83,8 +87,7 @@ class SecureSums(Protection):
         )
 
     def _recovered(self, packet: Packet, context: RoundContext) -> Packet:
-        total = packet.arrays["values"]
-        assert isinstance(total, Tensor)
+        total = tensor_named(packet, "values", shape=(self.mechanism.size,), dtype=torch.int64)
         values = self.mechanism.recovered(total, context.shared)
         return self.code(context).packet(values * self.unit.scale, clients=packet.clients)
 
@@ -110,8 +113,8 @@ class SecureNoise(SecureSums):
         have fewer survivors.
         """
         worst = survivors is None or self.budget.passes is not None
-        stayed = self.settings.least(self.cohort) if worst or survivors is None else survivors
-        return self.budget.charge(self.settings.honest(stayed, self.cohort))
+        stayed = self.settings.least(self.cohort_size) if worst or survivors is None else survivors
+        return self.budget.charge(self.settings.honest(stayed, self.cohort_size))
 
     def variance(self, clients: int) -> float:
         return self.mechanism.variance(clients=clients, units=0) * (self.unit.scale / clients) ** 2

@@ -66,12 +66,18 @@ class PrivacySettings:
                 f"privacy.noise_multiplier must be a positive number, got {self.noise_multiplier}. Without noise there is no "
                 "privacy: leave [privacy] out."
             )
-        if self.epsilon is None and self.noise_multiplier is None:
+        if self.noise_multiplier is None:
+            self.needed_epsilon()
+        if self.insecure_noise_seed is not None and not 0 <= self.insecure_noise_seed < 2**64:
+            raise InputError(f"privacy.insecure_noise_seed must be from 0 to 2^64 - 1, got {self.insecure_noise_seed}.")
+
+    def needed_epsilon(self) -> float:
+        """The ε from which the noise follows. It is needed if no noise level is given."""
+        if self.epsilon is None:
             raise InputError(
                 "[privacy] needs a budget, such as privacy.epsilon = 3, or a noise level, such as privacy.noise_multiplier = 1."
             )
-        if self.insecure_noise_seed is not None and not 0 <= self.insecure_noise_seed < 2**64:
-            raise InputError(f"privacy.insecure_noise_seed must be from 0 to 2^64 - 1, got {self.insecure_noise_seed}.")
+        return self.epsilon
 
     @property
     def discrete(self) -> bool:
@@ -81,7 +87,10 @@ class PrivacySettings:
     def noise(self, size: int, multiplier: float) -> GaussianNoise:
         """Real-valued noise on a sum of `size` numbers, with `multiplier` times `clip` as its standard deviation."""
         kind = MECHANISMS[self.name]
-        assert issubclass(kind, GaussianNoise)
+        if not issubclass(kind, GaussianNoise):
+            raise InputError(
+                f"privacy.name = '{self.name}' has no real-valued noise: it adds integers to secure sums. Use 'gaussian'."
+            )
         return kind(size=size, clip=self.clip, deviation=multiplier * self.clip)
 
     def _check_mechanism(self) -> None:
@@ -138,6 +147,15 @@ class SecureSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"secure.{name} must be at least 1, got {value}.")
+
+    def needed_clip(self) -> float:
+        """The bound on what a client sends. Sums without noise on what is sent need it."""
+        if self.clip is None:
+            raise InputError(
+                "secure sums add integers, which need a bounded range. Set secure.clip to the largest norm of a client's "
+                "change; larger changes are scaled down to it."
+            )
+        return self.clip
 
     def least(self, cohort: int) -> int:
         """The number of a round's clients that must stay until its end."""

@@ -21,7 +21,7 @@ from sketchfed.protection.work import ClientWork
 from sketchfed.seeds import SecretSeed
 from sketchfed.training import Examples, LocalWork, Trainer
 from sketchfed.training.base import CHUNK
-from sketchfed.wire import Packet
+from sketchfed.wire import Packet, tensor_named
 
 Training = Callable[[ClientWork, SecretSeed], Change]
 """Computes the change of a client from its work for the round and its secret."""
@@ -100,9 +100,7 @@ class EachExample:
 
     def integers(self, work: ClientWork, mechanism: Modular, secret: SecretSeed) -> Tensor:
         packet, _ = self.algorithm.client(_Integers(self, work, mechanism, secret), None, work.context)
-        integers = packet.arrays["values"]
-        assert isinstance(integers, Tensor)
-        return integers
+        return tensor_named(packet, "values", shape=(mechanism.size,), dtype=torch.int64)
 
 
 class _Encoded(Change):

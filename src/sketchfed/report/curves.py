@@ -68,7 +68,7 @@ def chart_data(groups: Sequence[Group], looks: Sequence[Style]) -> list[dict[str
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many points, the first and the last among them, spread evenly both by number and by its logarithm."""
+    """At most this many points. They include the first and the last, and are spread evenly by number and by its logarithm."""
     last = len(points) - 1
     if last < most:
         return list(points)

@@ -20,7 +20,7 @@ _TITLES = {"accuracy": "accuracy", "loss": "held-out loss", "epsilon": "privacy 
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportChart:
     """A chart over the shared points, of one of their measures."""
 
     name: str
@@ -30,7 +30,7 @@ class Picture:
     note: str = ""
 
 
-def pictures(groups: Sequence[Group], looks: Sequence[Style]) -> list[Picture]:
+def pictures(groups: Sequence[Group], looks: Sequence[Style]) -> list[ReportChart]:
     """What there is to see, the main picture first; nothing if no run was evaluated yet."""
     points = [point for group in groups for point in group.points]
     every = ("accuracy", "loss", "captured")
@@ -57,7 +57,7 @@ class _Drawing:
     private: bool
     adaptive: bool
 
-    def against_bytes(self, measure: str, spreads: Sequence[Spread]) -> Picture:
+    def against_bytes(self, measure: str, spreads: Sequence[Spread]) -> ReportChart:
         """The main picture; the page sets `direction`, which bytes, and `closeup`, which cuts off where all runs are bad."""
         axis = alt.Axis(
             labelExpr=_BYTE_LABEL, values=list(self.byte_ticks), labelOverlap=True, labelSeparation=8, titlePadding=8
@@ -69,7 +69,7 @@ class _Drawing:
         chart = self._chart(base, x, measure, spreads).add_params(alt.param(name="direction", value="both"))
         return self._picture(chart, measure, "bytes", height=420)
 
-    def against_rounds(self, measure: str, spreads: Sequence[Spread] = ()) -> Picture:
+    def against_rounds(self, measure: str, spreads: Sequence[Spread] = ()) -> ReportChart:
         x = alt.X(
             "round:Q",
             axis=alt.Axis(tickMinStep=1, tickCount=6),
@@ -78,12 +78,12 @@ class _Drawing:
         )
         return self._picture(self._chart(self._base(measure), x, measure, spreads), measure, "rounds", height=260)
 
-    def _picture(self, chart: Any, measure: str, against: str, *, height: int) -> Picture:
+    def _picture(self, chart: Any, measure: str, against: str, *, height: int) -> ReportChart:
         """`description` is for those who cannot see the chart."""
         title = f"{_TITLES[measure]} against {against}"
         lines = f"a line for each of {len(self.looks)} configurations. The tables on this page give the main figures."
         made = chart.properties(width="container", height=height, description=f"Chart of {title}, {lines}")
-        return Picture(f"{measure}-against-{against}", title[0].upper() + title[1:], measure, page_spec(made))
+        return ReportChart(f"{measure}-against-{against}", title[0].upper() + title[1:], measure, page_spec(made))
 
     def _base(self, measure: str) -> Any:
         return alt.Chart(alt.NamedData(name="points")).transform_filter(f"isValid(datum.{measure})")

@@ -8,7 +8,7 @@ from sketchfed.report.curves import Style
 from sketchfed.report.document import listed
 from sketchfed.report.groups import Group
 from sketchfed.report.loading import RunRecord
-from sketchfed.report.pictures import Picture
+from sketchfed.report.pictures import ReportChart
 from sketchfed.report.tables import BYTES_MEASURED, NOTHING, Comparison, html_table, latex_table
 from sketchfed.report.targets import Arrival, arrival, choose_targets
 from sketchfed.report.units import shown_bytes
@@ -62,7 +62,7 @@ _CONTROLS = """<div class="controls" role="group" aria-label="What the chart sho
 _CLOSEUP = '<label><input type="checkbox" data-signal="closeup">close-up of the top</label>\n'
 
 
-def charts(groups: Sequence[Group], looks: Sequence[Style], drawn: Sequence[Picture]) -> str:
+def charts(groups: Sequence[Group], looks: Sequence[Style], drawn: Sequence[ReportChart]) -> str:
     if not drawn:
         return '<p class="note">There is nothing to draw yet: no run has finished a round that was evaluated.</p>'
     main, *others = drawn
@@ -87,11 +87,11 @@ def charts(groups: Sequence[Group], looks: Sequence[Style], drawn: Sequence[Pict
 </section>"""
 
 
-def _caption(picture: Picture) -> str:
+def _caption(picture: ReportChart) -> str:
     return f"<figcaption>{escape(picture.note)}</figcaption>" if picture.note else ""
 
 
-def _frame(picture: Picture, kind: str = "chart") -> str:
+def _frame(picture: ReportChart, kind: str = "chart") -> str:
     return f'<div class="{kind}" id="{picture.name}"></div>'
 
 

@@ -12,7 +12,7 @@ _ACCURACIES = [step / 20 for step in range(1, 20)] + [0.96, 0.97, 0.98, 0.99, 0.
 
 
 @dataclass(frozen=True)
-class Target:
+class ScoreTarget:
     """An accuracy to reach, or a held-out loss to get down to."""
 
     measure: str
@@ -46,7 +46,7 @@ class Arrival:
         return self.reached == self.runs
 
 
-def arrival(group: Group, target: Target) -> Arrival | None:
+def arrival(group: Group, target: ScoreTarget) -> Arrival | None:
     """When the group got there, or None if none of its runs did."""
     there = [line for line in map(target.first, group.records) if line is not None]
     if not there:
@@ -60,7 +60,7 @@ def arrival(group: Group, target: Target) -> Arrival | None:
     )
 
 
-def choose_targets(groups: Sequence[Group]) -> list[Target]:
+def choose_targets(groups: Sequence[Group]) -> list[ScoreTarget]:
     """Round numbers, easiest first: from what every group reached up to what only the best one did.
 
     Groups that came nowhere near the best have no say, or a single failed run would make all targets trivial.
@@ -69,13 +69,13 @@ def choose_targets(groups: Sequence[Group]) -> list[Target]:
     if accuracies:
         best = max(accuracies)
         everyone = min(accuracy for accuracy in accuracies if accuracy >= 0.8 * best)
-        return [Target("accuracy", value) for value in _between(_ACCURACIES, everyone, best)]
+        return [ScoreTarget("accuracy", value) for value in _between(_ACCURACIES, everyone, best)]
     losses = [spread.low for group in groups if (spread := group.spread(lambda record: record.best_loss))]
     if not losses or min(losses) <= 0:
         return []
     best, everyone = min(losses), max(loss for loss in losses if loss <= 5 * min(losses))
     descending = [-step for step in _losses(best)]
-    return [Target("loss", -value) for value in _between(descending, -everyone, -best)]
+    return [ScoreTarget("loss", -value) for value in _between(descending, -everyone, -best)]
 
 
 def _between(ladder: Sequence[float], everyone: float, best: float) -> list[float]:

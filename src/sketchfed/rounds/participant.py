@@ -126,9 +126,7 @@ class Participant:
             raise SecureSumError(
                 f"the task is for round {replica.round}, but the secure sum is for round {session.state.terms.round}."
             )
-        packet, _ = self._secure_sums().reply(self._work(replica, examples, None, client))
-        integers = packet.arrays["values"]
-        assert isinstance(integers, Tensor)
+        integers = self._secure_sums().integers(self._work(replica, examples, None, client))
         return pack(session.answer(request, integers))
 
     def _work(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> ClientWork:

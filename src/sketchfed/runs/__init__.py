@@ -2,6 +2,7 @@
 
 from sketchfed.runs.captured import captured_share, descent, training_sample
 from sketchfed.runs.folder import RunFolder
+from sketchfed.runs.hosts import Host
 from sketchfed.runs.loop import resume, run
 from sketchfed.runs.result import Run
 from sketchfed.runs.sweeping import CURVE, Case, Row, read_rows, sweep, trained
@@ -10,6 +11,7 @@ from sketchfed.runs.workload import Workload
 __all__ = [
     "CURVE",
     "Case",
+    "Host",
     "Row",
     "Run",
     "RunFolder",

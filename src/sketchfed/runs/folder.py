@@ -14,7 +14,7 @@ from sketchfed.errors import InputError, StorageError
 from sketchfed.privacy.accounting import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.runs.checkpoint import Checkpoints
-from sketchfed.runs.versions import SUMMARY, remedy
+from sketchfed.runs.versions import SUMMARY, naming_writer, remedy
 from sketchfed.storage import replace_file, storing, sync_folder
 
 CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
@@ -113,17 +113,21 @@ class RunFolder:
 
     def append(self, line: dict[str, Any]) -> None:
         """Append the metrics of one round."""
-        assert self._metrics is not None
-        left = _line(line)
+        left, file = _line(line), self._opened
         with storing(self.path / METRICS):
             while left:  # a disk that fills up writes a part first, and fails at the next call
-                left = left[self._metrics.write(left) :]
+                left = left[file.write(left) :]
 
     def sync(self) -> None:
         """Make sure that all lines are on disk. Call this before saving the checkpoint that relies on them."""
-        assert self._metrics is not None
         with storing(self.path / METRICS):
-            os.fsync(self._metrics.fileno())
+            os.fsync(self._opened.fileno())
+
+    @property
+    def _opened(self) -> IO[bytes]:
+        if self._metrics is None:
+            raise StorageError(f"{self.path / METRICS} is not open for writing. Call `metrics` first.")
+        return self._metrics
 
     def privacy(self, claim: Claim, *, begun: bool) -> PrivacyLedger:
         """Return the ledger of the run's privacy costs. If the run has `begun`, its ledger must already exist.
@@ -131,7 +135,10 @@ class RunFolder:
         The ledger is never cut back to the checkpoint, because what was sent after the checkpoint has been seen.
         """
         path = self.path / PRIVACY
-        return PrivacyLedger.load(path, claim) if begun or path.exists() else PrivacyLedger(claim, path)
+        if not begun and not path.exists():
+            return PrivacyLedger(claim, path)
+        with naming_writer(self.path):
+            return PrivacyLedger.load(path, claim)
 
     def summarise(self, summary: dict[str, Any]) -> None:
         replace_file(self.path / SUMMARY, json.dumps(summary, indent=1).encode())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sketchfed.data import DataSet
 from sketchfed.errors import InputError, StorageError
 from sketchfed.runs.fingerprints import code_name, fingerprint, tensors_digest
+from sketchfed.runs.versions import naming_writer
 from sketchfed.runs.workload import Workload
 from sketchfed.storage import replace_file
 from sketchfed.vectors import trainable
@@ -96,21 +97,26 @@ def check_identity(folder: Path, workload: Workload, *, data_name: str | None) -
             IDENTITY,
         )
         return
-    now = identity(workload)
-    try:
-        begun = json.loads(path.read_bytes())
-        differences = [*_loss_differs(begun, now), *_model_differs(begun["model"], now["model"])]
-        differences += _data_differs(begun["data"], now["data"], data_name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"{path} is damaged, so loss, data and model cannot be compared with those at the start of the run. Restore the "
-            "file, or delete it to resume without this check."
-        ) from error
+    with naming_writer(folder):
+        differences = _differences(path, identity(workload), data_name)
     if differences:
         raise InputError(
             f"the run in {folder} {' It also '.join(differences)} Resume it with its original loss, data and model, or start a "
             "new run in another folder."
         )
+
+
+def _differences(path: Path, now: dict[str, Any], data_name: str | None) -> list[str]:
+    """The differences between the saved identity of a run and the current one, in words."""
+    try:
+        begun = json.loads(path.read_bytes())
+        differences = [*_loss_differs(begun, now), *_model_differs(begun["model"], now["model"])]
+        return differences + _data_differs(begun["data"], now["data"], data_name)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{path} is damaged, so loss, data and model cannot be compared with those at the start of the run. Restore the "
+            "file, or delete it to resume without this check."
+        ) from error
 
 
 def _loss_differs(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -33,6 +33,7 @@ from sketchfed.runs.workload import KEYS, Workload, from_config, from_objects
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Loss, Metric, Score
 from sketchfed.training.threads import one_thread
+from sketchfed.version import __version__
 
 log = logging.getLogger("sketchfed")
 
@@ -383,4 +384,5 @@ class Loop:
 
 @cache
 def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("sketchfed", "torch", "numpy")} | {"python": python_version()}
+    others = {name: version(name) for name in ("torch", "numpy")}
+    return {"sketchfed": __version__} | others | {"python": python_version()}

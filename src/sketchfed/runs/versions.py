@@ -1,8 +1,11 @@
 """Finds the version of sketchfed that wrote a run's folder, for messages about folders that cannot be read."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from sketchfed.errors import StorageError
 from sketchfed.version import __version__
 
 SUMMARY = "summary.json"
@@ -29,3 +32,15 @@ def remedy(folder: Path, otherwise: str) -> str:
         f"The run was written by sketchfed {version}, but this is sketchfed {__version__}. Resume it with sketchfed {version}, "
         "or start it anew in another folder."
     )
+
+
+@contextmanager
+def naming_writer(folder: Path) -> Iterator[None]:
+    """Add the advice of `remedy` to errors about files of a run's folder that cannot be used."""
+    try:
+        yield
+    except StorageError as error:
+        advice = remedy(folder, otherwise="")
+        if not advice:
+            raise
+        raise type(error)(f"{error} {advice}") from error

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sketchfed.errors import StorageError, WireError
 from sketchfed.rounds import Exchange
+from sketchfed.runs.versions import naming_writer
 from sketchfed.storage import storing
 from sketchfed.wire import Packet, expect_kind, number_named, pack, unpack
 from sketchfed.wire.packet import MAGIC, PREFIX
@@ -30,7 +31,8 @@ class WireFile:
 
     def open(self, rounds: int) -> "WireFile":
         """Open the file to continue after `rounds` rounds. Later rounds are deleted, because they will run again."""
-        kept = _length(self.path, rounds) if rounds else 0
+        with naming_writer(self.path.parent):
+            kept = _length(self.path, rounds) if rounds else 0
         with storing(self.path):
             self._file = self.path.open("ab", buffering=0)
             self._file.truncate(kept)
@@ -47,20 +49,24 @@ class WireFile:
         Call this before saving the checkpoint that relies on it.
         """
         self._write(Packet(kind="told", arrays={}, scalars={"rounds": rounds}))
-        assert self._file is not None
         with storing(self.path):
-            os.fsync(self._file.fileno())
+            os.fsync(self._opened.fileno())
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
+    @property
+    def _opened(self) -> IO[bytes]:
+        if self._file is None:
+            raise StorageError(f"{self.path} is not open for writing. Call `open` first.")
+        return self._file
+
     def _write(self, packet: Packet) -> None:
-        assert self._file is not None
-        left = pack(packet)
+        left, file = pack(packet), self._opened
         with storing(self.path):
             while left:  # a disk that fills up writes a part first, and fails at the next call
-                left = left[self._file.write(left) :]
+                left = left[file.write(left) :]
 
 
 def read_wire(path: Path) -> list[Exchange]:

@@ -73,7 +73,7 @@ class Workload:
 
     def _check(self, trainer: Trainer) -> Examples:
         """Return the first examples on which the model can be trained. An error of a single client is left to the rounds."""
-        failure: Exception | None = None
+        failures: list[InputError] = []
         readable = [part for part in self.parts if not self.dataset.unread(part)]
         for part in readable[:_TRIED]:
             rows = part[:2]
@@ -82,9 +82,13 @@ class Workload:
                 trainer.check(examples)
                 return examples
             except InputError as error:
-                failure = failure or error
-        assert failure is not None
-        raise failure
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        raise InputError(
+            f"the data of none of the {len(self.parts)} clients can be read, so nothing can be trained. Read an item of "
+            "a client's Dataset to see its error."
+        )
 
     def _check_outputs(self, outputs: Tensor) -> None:
         wanted = self.dataset.outputs

@@ -18,7 +18,7 @@ _ZEROS = bytes(CHUNK)
 
 
 def word_for(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The smallest word that holds so many bits, little-endian. Sums wrap around in it, which is right modulo 2^bits too."""
+    """The smallest little-endian word that holds this many bits. Sums wrap around in it, which is right modulo 2^bits too."""
     return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
 
 

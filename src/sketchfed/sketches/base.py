@@ -83,7 +83,11 @@ class Sketch(ABC):
     @cached_property
     def loads(self) -> Tensor:
         """The diagonal `(size,)` of RRᵀ where rows are orthogonal: how many coordinates a bucket holds, 0 for an empty one."""
-        assert self.orthogonal
+        if not self.orthogonal:
+            raise InputError(
+                f"the rows of this '{self.name}' sketch are not orthogonal, so its buckets have no loads. Use a family that "
+                "puts every coordinate into one bucket, such as 'count' or 'balanced'."
+            )
         return self.apply(self.adjoint(torch.ones(self.size)))
 
     def _mapped(self, t: Tensor, *, transposed: bool) -> Tensor:
@@ -122,6 +126,12 @@ class _LinearMap(torch.autograd.Function):
         if checked and not on_output:
             _refuse_non_finite(rows, "adjoint" if transposed else "apply")
         out = sketch._adjoint(rows) if transposed else sketch._apply(rows)
+        if out.shape != (wanted := (len(rows), sketch.dim if transposed else sketch.size)):
+            method = "_adjoint" if transposed else "_apply"
+            raise InputError(
+                f"{method} of sketch '{sketch.name}' ({type(sketch).__qualname__}) should have returned {wanted[1]:,} numbers "
+                f"for each of {wanted[0]:,} vectors, not shape {tuple(out.shape)}. Mend that class."
+            )
         if checked and on_output and not all_finite(out):
             _refuse_non_finite(rows, "apply")
             raise InputError(

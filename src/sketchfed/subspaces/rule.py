@@ -40,12 +40,14 @@ class UpdateRule(ABC):
 
         Give the estimate if it exists anyway, or if it is more than S·sensed, such as with a mean added.
         """
-        if (sensed is None) == (estimate is None):
+        if sensed is not None and estimate is None:
+            found, length = sensed, subspace.size
+        elif estimate is not None and sensed is None:
+            found, length = estimate, subspace.dim
+        else:
             raise InputError(
                 "a subspace is updated by what was sensed, or by an estimate of the gradient: give one of the two."
             )
-        found, length = (sensed, subspace.size) if sensed is not None else (estimate, subspace.dim)
-        assert found is not None
         if found.shape != (length,):
             raise InputError(f"a subspace is updated by one vector of {length:,} numbers, got shape {tuple(found.shape)}.")
         return self._updated(subspace, found, found is sensed)

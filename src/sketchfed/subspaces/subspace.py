@@ -101,7 +101,7 @@ class Subspace:
         if self.probes is not None:
             across = small.product(self.probes.overlap, self.probes.inverse)
             form += small.product(across, self.probes.overlap.T)
-            self._add_probes(across, out)
+            self._add_probes(self.probes, across, out)
         if self.kept:
             factor = small.product(small.cholesky(form).T, self._rotation.T)
             directions.squares(self.basis.rows, factor.astype(out.dtype), out)
@@ -185,10 +185,11 @@ class Subspace:
     def _rotation(self) -> Small:
         return np.ascontiguousarray(self.basis.rotation[:, : self.kept])
 
-    def _add_probes(self, across: Small, out: np.ndarray[tuple[int], np.dtype[np.float32 | np.float64]]) -> None:
+    def _add_probes(
+        self, probes: Probes, across: Small, out: np.ndarray[tuple[int], np.dtype[np.float32 | np.float64]]
+    ) -> None:
         """Add K_bb and, for A·K in `across`, ∓2·(K·Aᵀu)_b to every coordinate."""
-        assert self.probes is not None
-        sketch, own = self.probes.sketch, np.ascontiguousarray(np.diag(self.probes.inverse)).astype(out.dtype)
+        sketch, own = probes.sketch, np.ascontiguousarray(np.diag(probes.inverse)).astype(out.dtype)
         for (start, first), (stop, _) in pairwise(sketch.runs.tolist()):
             out[start:stop] += own[first:][sketch.table[start:stop] >> 1]
         if self.kept:

@@ -38,6 +38,7 @@ def _noise(**settings: Any) -> PrivacySettings:
 
 
 PROTECTIONS = {
+    "nothing": Protected(changes={"participation": 0.75}),
     "noise in local steps": Protected(privacy=_noise(unit="example", placement="steps"), changes=STEPS),
     "noise on what clients send": Protected(privacy=_noise()),
     "noise on what examples send": Protected(privacy=_noise(unit="example"), changes=ONE_STEP),
@@ -56,7 +57,7 @@ PROTECTIONS = {
         privacy=_noise(unit="example", placement="steps"), secure=SecureSettings(clip=10.0), changes=STEPS
     ),
 }
-"""Every kind of noise, and secure sums with and without it."""
+"""Nothing, every kind of noise, and secure sums with and without it."""
 
 
 class AlgorithmSuite(Suite):
@@ -117,6 +118,22 @@ def code_of(algorithm: Algorithm) -> LinearCode | None:
         return resolved.code(dim(), RoundContext(round=0, seed=SEED, client=0))
     except NotLinearError:
         return None
+
+
+def refusal(algorithm: Algorithm, protected: Protected) -> str | None:
+    """Why an algorithm is refused with a protection before the first round. None if it runs."""
+    resolved, privacy = working(algorithm, **protected.changes).resolved(dim(), CLIENTS, module()), protected.privacy
+    if privacy is None and resolved.noise_defaults is not None:
+        return "runs only with noise"
+    if privacy is not None and privacy.placement in resolved.refused_placements:
+        return resolved.refused_placements[privacy.placement]
+    if protected.secure is None and (privacy is None or privacy.placement == "steps"):
+        return None
+    try:
+        resolved.code(dim(), RoundContext(round=0, seed=SEED, client=0))
+    except NotLinearError as error:
+        return error.reason
+    return None
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

@@ -1,9 +1,7 @@
-"""What every algorithm must do with its settings, its code and a run that is interrupted."""
+"""What every algorithm must do with its settings and its code, and the suite of all demands."""
 
 import tomllib
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ import torch
 from sketchfed.algorithms import Algorithm, Change, RoundContext
 from sketchfed.config import Config, DataSettings, EngineSettings, load_config
 from sketchfed.errors import InputError
-from sketchfed.runs import resume, run
 from sketchfed.testing.algorithm_cases import (
     CLIENTS,
     AlgorithmSuite,
@@ -29,10 +26,6 @@ from sketchfed.testing.federation import advanced
 from sketchfed.testing.problems import SEED
 from sketchfed.testing.suite import only
 from sketchfed.wire import Bits, pack
-
-
-class _StoppedError(Exception):
-    """Stands for a power failure."""
 
 
 def _config(algorithm: Algorithm) -> Config:
@@ -97,27 +90,5 @@ class AlgorithmCode(AlgorithmSuite):
             advanced(server, 1)
 
 
-class AlgorithmResumption(AlgorithmSuite):
-    """Runs that stop and go on."""
-
-    def test_an_interrupted_run_ends_as_if_it_had_never_stopped(self, algorithm: Algorithm, tmp_path: Path) -> None:
-        """A run that is interrupted after a round and resumed from its folder ends with the same weights, bit for bit."""
-        given: dict[str, Any] = {"model": module(), "clients": [(each.x, each.y) for each in clients_data()]}
-        given["test"] = given["clients"][0]
-
-        def stop(line: dict[str, object]) -> None:
-            if line["round"] == 2:
-                raise _StoppedError
-
-        config = _config(replace(algorithm, participation=0.5))
-        whole = run(config, **given)
-        with pytest.raises(_StoppedError):
-            run(config, folder=tmp_path / "run", on_round=stop, **given)
-        resumed = resume(tmp_path / "run", **given)
-        assert torch.equal(resumed.weights, whole.weights)
-        untimed = [[{**line, "seconds": 0} for line in each.metrics] for each in (resumed, whole)]
-        assert untimed[0] == untimed[1]
-
-
-class AlgorithmConformance(AlgorithmSettings, AlgorithmCode, AlgorithmRounds, AlgorithmResumption, AlgorithmViews):
+class AlgorithmConformance(AlgorithmSettings, AlgorithmCode, AlgorithmRounds, AlgorithmViews):
     """All demands on an algorithm. `algorithms` are instances of yours; rounds and local work are set by the suite."""

@@ -12,6 +12,8 @@ from sketchfed.testing.suite import Suite
 from sketchfed.wire import Bits, Packet, Scalar, pack, unpack
 
 SEED = PublicSeed(7)
+TRIALS = 80
+"""Rounds of a statistical check. A bias of 0.9 standard deviations is then found with probability 0.99."""
 
 
 class CodecSuite(Suite):
@@ -26,6 +28,10 @@ class CodecSuite(Suite):
     def unbiased(self, codec: Codec) -> bool:
         """Whether the mean is right in expectation up to rounding of float32. Override it if a codec is only nearly so."""
         return codec.unbiased
+
+    def most_trials(self, codec: Codec) -> int:
+        """The most trials that show that a mean has the right length. Lower it, to 80 or more, if a codec decodes slowly."""
+        return 5 * TRIALS
 
     def told(self, codec: Codec, correlation: float) -> Codec:
         """The codec, told what its decoder would estimate, to compare it with a formula. Override it if it estimates."""

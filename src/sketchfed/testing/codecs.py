@@ -2,7 +2,9 @@
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import fields, replace
+from itertools import count, islice
 
 import pytest
 import torch
@@ -13,13 +15,13 @@ from sketchfed.codecs.feedback import encode_with_memory
 from sketchfed.errors import InputError, SketchfedError, WireError
 from sketchfed.seeds import PublicSeed
 from sketchfed.testing.codec_packets import CodecPackets
-from sketchfed.testing.codec_vectors import SEED, CodecSuite, encoded, summed, vectors
-from sketchfed.testing.odds import mean_interval
+from sketchfed.testing.codec_vectors import SEED, TRIALS, CodecSuite, encoded, summed, vectors
+from sketchfed.testing.odds import mean_interval, staged_interval, trials_for
 from sketchfed.testing.suite import only
 from sketchfed.wire import pack
 
-TRIALS = 80
-"""Rounds of a statistical check. A bias of 0.9 standard deviations is then found with probability 0.99."""
+SCALE = 0.1
+"""The relative error of a decoded mean's length that is found."""
 ROUNDS, BIASED_ROUNDS = 100, 150
 """Rounds of error feedback, for unbiased codecs and for others."""
 
@@ -30,6 +32,24 @@ def _foretold(codec: Codec) -> bool:
 
 def _additive(codec: Codec) -> bool:
     return (code := codec.linear(SEED)) is not None and code.additive
+
+
+def _along(mean: Tensor) -> Tensor:
+    """The direction along which an estimate of the mean has length 1."""
+    return (mean / mean.square().sum())[None]
+
+
+def _directions(dim: int) -> Tensor:
+    """Five random directions, and one coordinate."""
+    return torch.cat([torch.randn(5, dim, generator=torch.Generator().manual_seed(2)), torch.eye(dim)[[min(17, dim - 1)]]])
+
+
+def _estimates(estimate: Callable[[PublicSeed], Tensor], most: int) -> Tensor:
+    """Estimates along directions, one trial each: as many as the first direction needs to find a scale that is 10 % off."""
+    seeds = (PublicSeed(1).child("trial", trial) for trial in count())
+    found = [estimate(seed) for seed in islice(seeds, TRIALS)]
+    needed = trials_for([float(each[0]) for each in found], found=SCALE, false_alarm=1e-6)
+    return torch.stack(found + [estimate(seed) for seed in islice(seeds, min(needed, most) - TRIALS)])
 
 
 def _relative(error: Tensor, x: Tensor) -> float:
@@ -69,24 +89,31 @@ class CodecMeans(CodecSuite):
     def test_the_decoded_mean_is_unbiased(self, codec: Codec) -> None:
         """If `unbiased`, the decoded mean is right in expectation, from packets of one client each and from sums of them.
 
-        Along six directions. False alarm below 1.2e-5 a codec, by Student's t. With 80 trials, a bias of 0.9 standard
-        deviations along one direction is found with probability 0.99.
+        Its length along the true mean, ⟨decoded, mean⟩/‖mean‖² = 1, is tried with as many trials, up to `most_trials`, as
+        find a decoder that is 10 % too long or too short with probability 0.99. Six other directions are tried with the same
+        trials: with 80 of them, a bias of 0.9 standard deviations is found with probability 0.99. False alarm below 1.4e-5 a
+        codec, by Student's t.
         """
-        x, along = vectors(codec, 3), torch.eye(codec.dim)[[min(17, codec.dim - 1)]]
-        directions = torch.cat([torch.randn(5, codec.dim, generator=torch.Generator().manual_seed(2)), along])
+        x = vectors(codec, 3)
+        directions = torch.cat([_along(x.mean(0)), _directions(codec.dim)])
         knowledge = codec.learn(encoded(codec, x, SEED.child("before")), SEED.child("before"))
-        apart, together = [], []
-        for trial in range(TRIALS):
-            seed = PublicSeed(1).child("trial", trial)
+
+        def apart(seed: PublicSeed) -> Tensor:
             packets = [codec.encode(row, seed, client) for client, row in enumerate(x)]
-            apart.append(directions @ codec.decode(packets, seed, knowledge))
-            if _additive(codec):
-                pair = replace(codec.encode(x[0] + x[1], seed, 0), clients=2)
-                together.append(directions @ codec.decode([pair, packets[2]], seed))
-        for estimates in filter(None, (apart, together)):
-            for samples, expected in zip(torch.stack(estimates).T, directions @ x.mean(0), strict=True):
-                low, high = mean_interval(samples, false_alarm=1e-6)
-                assert low - 1e-5 <= float(expected) <= high + 1e-5
+            return directions @ codec.decode(packets, seed, knowledge)
+
+        def together(seed: PublicSeed) -> Tensor:
+            pair = replace(codec.encode(x[0] + x[1], seed, 0), clients=2)
+            return directions @ codec.decode([pair, codec.encode(x[2], seed, 2)], seed)
+
+        for estimate in (apart, *((together,) if _additive(codec) else ())):
+            samples = _estimates(estimate, self.most_trials(codec)).T
+            expected = directions @ x.mean(0)
+            low, high = staged_interval(samples[0], pilot=TRIALS, false_alarm=1e-6)
+            assert low - 1e-5 <= 1.0 <= high + 1e-5, f"decodes {float(samples[0].mean()):.3g} times the mean"
+            for values, wanted in zip(samples[1:], expected[1:], strict=True):
+                low, high = mean_interval(values, false_alarm=1e-6)
+                assert low - 1e-5 <= float(wanted) <= high + 1e-5
 
     def test_the_order_of_packets_does_not_matter(self, codec: Codec) -> None:
         """The order of the packets does not matter."""

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
+from sketchfed.errors import InputError
 from sketchfed.nn import blind_layer
 from sketchfed.nn.model_sketch import ModelSketch, bias_of
 
@@ -19,7 +20,11 @@ def client_form(module: nn.Module, form: ModelSketch) -> nn.Module:
     forms: dict[int, Any] = {}  # deepcopy replaces the layers with these ids
     for weight, sketch in form.layers:
         layer = module.get_submodule(weight.rpartition(".")[0])
-        assert isinstance(layer, nn.Linear | nn.Conv2d)
+        if not isinstance(layer, nn.Linear | nn.Conv2d):
+            raise InputError(
+                f"'{weight}' belongs to a layer of type {type(layer).__name__}, but only Linear and Conv2d can be sketched. "
+                "Make the sketches for this very module."
+            )
         forms[id(layer)] = blind_layer(layer, sketch, fold_bias=bias_of(weight) in form.folded)
     copy = deepcopy(module, forms)
     parameters = dict(copy.named_parameters())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sketchfed.errors import InputError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.autograd import AutogradTrainer
@@ -55,6 +56,9 @@ class PerceptronTrainer:
         self.dim = self._layout.dim
         self._softmax = loss is functional.cross_entropy
         self._module, self._loss, self._form = deepcopy(module), loss, form
+        self._loads = None if form is None else form.loads
+        if form is not None and self._loads is None:
+            raise InputError("steps through these sketches mix buckets, so they need autograd. Use AutogradTrainer.")
         weights = self._layout.names[::2]
         self._sketches = [None if form is None else form.sketches.get(weight) for weight in weights]
         self._sketched: Latest[Trainer] = Latest()
@@ -79,7 +83,7 @@ class PerceptronTrainer:
             if gradient is not None:
                 step = gradient if velocity is None else velocity.mul_(work.momentum).add_(gradient)
                 trained.add_(self.gram(step), alpha=-work.rate)
-        return trained if self._form is None else self._said(weights, trained)
+        return trained if self._loads is None else _said(weights, trained, self._loads)
 
     def _flat(self, examples: Examples) -> Examples:
         """Return the inputs of the first layer's matrix and the targets of the outputs. Live examples stay live."""
@@ -99,15 +103,6 @@ class PerceptronTrainer:
         if form.folded or form.withheld or form.loads is None:
             return AutogradTrainer(self._module, self._loss).sketched(form)
         return PerceptronTrainer(self._module, self._loss, form)
-
-    def _said(self, weights: Tensor, trained: Tensor) -> Tensor:
-        """Return the weights plus the update to send.
-
-        Training moves a bucket of n coordinates n times as far, so its movement is divided by n. Empty buckets do not move.
-        """
-        assert self._form is not None
-        assert self._form.loads is not None
-        return trained.sub_(weights).div_(self._form.loads.clamp(min=1)).add_(weights)
 
     def _backward(
         self, batch: Examples, layers: list[tuple[Tensor, Tensor]], into: list[tuple[Tensor, Tensor]], scale: float
@@ -198,3 +193,11 @@ class PerceptronTrainer:
     def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
         outputs = self.outputs(weights, examples.x)
         return scored(outputs, examples.y, self._loss(outputs, examples.y))
+
+
+def _said(weights: Tensor, trained: Tensor, loads: Tensor) -> Tensor:
+    """Return the weights plus the update to send.
+
+    Training moves a bucket of n coordinates n times as far, so its movement is divided by n. Empty buckets do not move.
+    """
+    return trained.sub_(weights).div_(loads.clamp(min=1)).add_(weights)

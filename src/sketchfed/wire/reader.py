@@ -46,7 +46,7 @@ def unpack(data: bytes | bytearray | memoryview, *, limit: int = LIMIT) -> Packe
 
 
 def split(data: bytes | bytearray | memoryview, *, most: int) -> list[memoryview]:
-    """The packets that follow each other in some bytes, at most so many of them, not yet unpacked."""
+    """Split bytes into the packets that follow each other in them, at most `most`. They are not unpacked yet."""
     view = _bytes_of(data)
     parts: list[memoryview] = []
     while view:

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sketchfed.codecs import Codec, LinearCode
-from sketchfed.codecs.base import check_correlation
-from sketchfed.codecs.rounding import Parts
+from sketchfed.codecs import Codec, LinearCode, Parts, check_correlation
 from sketchfed.draws import uniform
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet

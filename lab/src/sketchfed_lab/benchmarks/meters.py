@@ -288,7 +288,7 @@ class Meters:
         return median(turn.up for turn in first), median(turn.down for turn in first)
 
     def idle(self, seconds: float) -> dict[str, float]:
-        """Watch for so many seconds what passes when nothing is to be done, and know it from then on."""
+        """Measure for `seconds` what passes while nothing happens. Later figures leave it out."""
         before, start = self.read(), time.monotonic()
         time.sleep(seconds)
         turns = [turn for turn in self._proxy.turns() if start <= turn.began]

@@ -155,7 +155,7 @@ def network(kind: str, dataset: DataSet, hidden: list[int], seed: PublicSeed) ->
 
 
 def recorded_run(key: Any, settings: Settings, work: dict[str, Any], *, clients: int, examples: int, seed: int) -> Evidence:
-    """A run of a federation of so many clients with so many examples each, drawn with the first weights from the seed."""
+    """Run a federation with this many clients and examples per client. The seed draws the examples and the first weights."""
     dataset, public = images(key["data"]), PublicSeed(seed)
     order = torch.from_numpy(public.child("examples").words(len(dataset.x_train)).astype("int64")).argsort(stable=True)
     module = network(key["model"], dataset, settings.hidden, public.child("model"))

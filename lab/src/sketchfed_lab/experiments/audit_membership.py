@@ -28,7 +28,7 @@ FORMS = {"whole": "fedavg", "sketch": "iterative"}
 HELD_OUT = 2_000
 """Examples of the test set that are used: for canaries, for people who took no part, and to score the model."""
 FURTHER = 40
-"""Of the others, so many are shown to the alignment attack as known not to be members."""
+"""The number of non-members that the alignment attack is shown as such."""
 
 
 @dataclass(frozen=True, kw_only=True)

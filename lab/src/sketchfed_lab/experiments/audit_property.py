@@ -200,7 +200,7 @@ def adversarys(subject: Topic, count: int, seed: PublicSeed) -> tuple[Examples, 
 
 
 def _some(mask: Tensor, count: int, seed: PublicSeed) -> Tensor:
-    """So many of those that are marked, in a random order, again from the first where they are too few."""
+    """Draw this many of the marked ones in a random order. If there are too few, start again from the first."""
     places = mask.nonzero()[:, 0]
     order = permutation(seed, len(places))
     return places[order].repeat(-(-count // len(places)))[:count]

@@ -41,7 +41,7 @@ class BatchForest(PropertyInference):
     name: ClassVar[str] = "property of a batch"
 
     def judge(self, evidence: Clues, has: Tensor, count: int, seed: PublicSeed) -> float:
-        """How likely the property is in the victim's batch of so many examples."""
+        """How likely the property occurs in the victim's batch of this many examples."""
         labels = np.arange(self.shadows) % 2 == 0
         made = self.mixed(has, count, seed) @ evidence.rows
         if evidence.noise:

@@ -27,7 +27,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 FLAT_IMAGES = {"digits": (1, 8, 8)}
 """The shapes of images that a data set keeps as rows."""
 COLUMNS = {"adult": (len(ADULT_NUMBERS), *ADULT_CATEGORIES.values())}
-"""How rows divide: so many numbers, then the widths of one-hot categories."""
+"""How rows divide: the number of plain numbers, then the widths of one-hot categories."""
 
 _LEARNING = LocalWork(rate=0.02, epochs=4, batch=64, momentum=0.9)  # of the classifier
 
@@ -120,7 +120,7 @@ class Target:
 
 @lru_cache(maxsize=1)
 def target(name: str, *, public: int, activation: str, channels: int, hidden: int, seed: PublicSeed) -> Target:
-    """The target of a name: a small LeNet with so many channels for images, a hidden layer for rows, at first weights."""
+    """Make a target with first weights: a small LeNet for images, with this many channels, or a hidden layer for rows."""
     data = load(name)
     shape = FLAT_IMAGES.get(name, data.shape)
     images = len(shape) == 3

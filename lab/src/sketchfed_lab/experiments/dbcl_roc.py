@@ -41,7 +41,7 @@ class Settings:
 
 
 def cars_and_trucks(*, train: int = 1447, test: int = 290) -> DataSet:
-    """CIFAR-10's cars (class 0), 5,000 and 1,000, and the first so many of its trucks (class 1).
+    """CIFAR-10's 5,000 + 1,000 cars (class 0), and its first `train` + `test` trucks (class 1).
 
     The defaults have the proportion of the paper's faces, 8,957 men and 2,593 women.
     """

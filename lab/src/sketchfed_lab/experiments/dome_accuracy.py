@@ -170,7 +170,7 @@ def run(settings: Settings, folder: Path) -> None:
 def searched(settings: Settings, path: Path) -> Mapping[Place, Point]:
     """The best point of each place: from its start on, twice and half the rate and the clip norm of the best so far are tried.
 
-    A search ends when all four neighbours of its best point are known, or after so many tries.
+    A search ends when all four neighbours of its best point are known, or after the largest number of tries.
     """
     scores: dict[Place, dict[Point, float]] = {place: {} for place in places(settings, [settings.tuned_at])}
     best: dict[Place, Point] = {}

@@ -191,7 +191,7 @@ def inner_products(gradients: list[Tensor]) -> Floats:
 
 
 def hindsight(gram: Floats, size: int) -> list[float]:
-    """The share of each unit vector in the subspace of so many dimensions that has most of all of them."""
+    """The share of each unit vector in the subspace of this dimension that captures the most of all of them together."""
     values, vectors = np.linalg.eigh(gram)
     leading = vectors[:, -size:] * np.sqrt(np.clip(values[-size:], 0, None))
     return [float(min(share, 1.0)) for share in np.square(leading).sum(1)]

@@ -23,7 +23,7 @@ class Settings:
     """Every rule at the first dim and size, and the first rule with all of them.
 
     The gradient has norm 1, and noise has `deviation` in each number of a mean. Second moments are means over `trials` rounds
-    of noise from so many `clients`.
+    of noise from `clients` clients.
     """
 
     rules: list[str]

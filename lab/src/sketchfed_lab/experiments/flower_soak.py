@@ -230,7 +230,7 @@ class Kills:
         self._thread.shutdown(cancel_futures=True)
 
     def node(self, index: int, before: float, between: float) -> None:
-        """Kill a SuperNode in so many seconds, and start it so many later."""
+        """Kill a SuperNode `before` seconds from now, and start it again `between` seconds later."""
         kill, start = partial(self._federation.kill_node, index), partial(self._federation.start_node, index)
         self._begun.append(self._thread.submit(self._restart, "node", kill, start, before, between))
 

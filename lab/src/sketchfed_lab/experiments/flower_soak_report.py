@@ -14,7 +14,7 @@ from sketchfed_lab.experiments.tables import write_table
 BLOCK = 10
 WARM = 0.2
 ODDS = 0.01
-"""The test for growth: a straight line through the means of so many rounds each, without the first share of them. It grows
+"""The test for growth: a straight line through the means of BLOCK rounds each, without the first share WARM of them. It grows
 if its slope is above zero, with these odds of a false alarm, and it rises by over a twentieth of its mean from end to end."""
 
 Row = dict[str, Any]

@@ -23,7 +23,7 @@ from sketchfed_lab.experiments.arms import run_arms
 from sketchfed_lab.experiments.tables import write_table
 
 LOUD = 2.0
-"""Canaries are so many times longer than the clip norm, so that clipping leaves them at that norm after any sketch."""
+"""Canaries are this many times longer than the clip norm. After any sketch, clipping leaves them at that norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Pipeline:
     privacy: Mapping[str, Any]
     secure: SecureSettings | None = None
     clients: int | None = None
-    """Among so many the canaries are dealt out as examples; if absent, each is a client."""
+    """The number of clients that get the canaries as examples. If absent, each canary is a client."""
 
 
 def pipelines(size: int) -> dict[str, Pipeline]:

@@ -26,7 +26,7 @@ from sketchfed_lab.experiments.tasks_problems import Problem, problem
 VARYING = ("wangni",)
 """Codecs whose packets are longer for some vectors than for the normal one that `fit` measures."""
 LAST = 10
-"""An error is the average over so many iterations at the end: steadier than that of the last, which the paper draws."""
+"""The number of last iterations over which an error is averaged. The paper draws the last error, which is less steady."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def thinned(curve: list[tuple[int, float, float, float]], points: int = 12) -> list[list[float]]:
-    """At most so many points of a curve, evenly spaced on a logarithmic axis, to four digits."""
+    """At most this many points of a curve, evenly spaced on a logarithmic axis, to four digits."""
     last = curve[-1][0]
     marks = {min(range(len(curve)), key=lambda i: abs(curve[i][0] - last ** (k / (points - 1)))) for k in range(points)}
     return [[curve[i][0], *(float(f"{value:.4g}") for value in curve[i][1:])] for i in sorted(marks)]

@@ -2,9 +2,17 @@
 
 An algorithm without an entry is not applicable to attacks on single updates: nobody has said what its messages reveal, and a
 guess would be wrong for some rule (a median is no mean). Subclasses do not inherit an entry for the same reason.
+
+A package that announces an algorithm announces what it reveals under the same name:
+
+    [project.entry-points."sketchfed.algorithms"]
+    fed_adagrad = "my_package.algorithm:FedAdagrad"
+
+    [project.entry-points."sketchfed.knowledge"]
+    fed_adagrad = "my_package.knowledge:FedAdagradKnowledge"
 """
 
-from sketchfed.algorithms import Algorithm, Dbcl, Dome, FedAvg, FetchSgd, Iterative, PrivateIterative
+from sketchfed.algorithms import ALGORITHMS, Algorithm, Dbcl, Dome, FedAvg, FetchSgd, Iterative, PrivateIterative
 from sketchfed.attacks.knowledge.base import Coordinates, Heard, Knowledge, by_code, mean_change, spread
 from sketchfed.attacks.knowledge.dbcl import DbclKnowledge
 from sketchfed.attacks.knowledge.dome import DomeKnowledge
@@ -12,8 +20,20 @@ from sketchfed.attacks.knowledge.fedavg import FedAvgKnowledge
 from sketchfed.attacks.knowledge.fetchsgd import FetchSgdKnowledge
 from sketchfed.attacks.knowledge.iterative import IterativeKnowledge
 from sketchfed.errors import InputError
+from sketchfed.parts import Registry
 
-__all__ = ["KNOWLEDGE", "Coordinates", "Heard", "Knowledge", "by_code", "knowledge_of", "mean_change", "spread"]
+__all__ = [
+    "ANNOUNCED",
+    "KNOWLEDGE",
+    "Coordinates",
+    "Heard",
+    "Knowledge",
+    "by_code",
+    "is_known",
+    "knowledge_of",
+    "mean_change",
+    "spread",
+]
 
 KNOWLEDGE: dict[type[Algorithm], type[Knowledge]] = {  # type: ignore[type-arg]
     FedAvg: FedAvgKnowledge,
@@ -23,15 +43,32 @@ KNOWLEDGE: dict[type[Algorithm], type[Knowledge]] = {  # type: ignore[type-arg]
     Dbcl: DbclKnowledge,
     Dome: DomeKnowledge,
 }
-"""By algorithm. A package that brings an algorithm adds its own entry."""
+"""By algorithm. A module of your own that nobody installs adds its entry here."""
+
+ANNOUNCED: Registry[type[Knowledge]] = Registry("knowledge", {}, group="sketchfed.knowledge", base=Knowledge)  # type: ignore[type-arg]
+"""What installed packages announce, by the name of the algorithm in the registry of algorithms."""
+
+
+def is_known(algorithm: Algorithm) -> bool:
+    """Whether somebody has said what the messages of exactly this class reveal. Nothing is imported."""
+    return type(algorithm) in KNOWLEDGE or ALGORITHMS.name_of(type(algorithm)) in ANNOUNCED.names()
 
 
 def knowledge_of(algorithm: Algorithm) -> Knowledge:  # type: ignore[type-arg]
-    """What the messages of an algorithm reveal; `InputError` if nobody has said."""
-    found = KNOWLEDGE.get(type(algorithm))
-    if found is None:
-        raise InputError(
-            f"nobody has said what the messages of algorithm '{algorithm.name}' reveal, so attacks on its updates do not "
-            "apply. Add an entry to sketchfed.attacks.knowledge.KNOWLEDGE."
-        )
-    return found(algorithm)
+    """What the messages of an algorithm reveal; `InputError` if nobody has said, or if what was announced cannot be used."""
+    kind = type(algorithm)
+    name = ALGORITHMS.name_of(kind)
+    if kind in KNOWLEDGE:
+        return KNOWLEDGE[kind](algorithm)
+    if name in ANNOUNCED.names():
+        return ANNOUNCED[name](algorithm)
+    remedy = (
+        f"Set sketchfed.attacks.knowledge.KNOWLEDGE[{kind.__qualname__}] in its module."
+        if ":" in name
+        else "Announce a class below sketchfed.attacks.knowledge.Knowledge as an entry point of sketchfed.knowledge named "
+        f"'{name}'."
+    )
+    raise InputError(
+        f"nobody has said what the messages of algorithm '{algorithm.name}' reveal, so attacks on its updates do not apply. "
+        f"{remedy}"
+    )

@@ -17,7 +17,7 @@ from sketchfed_lab.benchmarks.peers.work import WIDTHS, Work, pixels
 
 
 def images(*, rows: int) -> DataSet:
-    """So many of the images, stored and prepared as the data set 'mnist' does it. They are not scored, so few are held out."""
+    """The first `rows` images, prepared as the data set 'mnist' does it. They are not scored, so ten are held out."""
     x, y = pixels()
     return DataSet(
         name="images",

@@ -1,0 +1,11 @@
+"""Claims and charges that tests of the accountant share."""
+
+from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
+
+
+def claim(delta=1e-5, adjacency="add-remove", accountant="pld", **other):
+    return Claim(unit="client", adjacency=adjacency, observer="public", delta=delta, accountant=accountant, **other)
+
+
+def spent(multiplier, times=1, *, sampling=1.0, about=None, **other):
+    return epsilon_of({Charge(multiplier=multiplier, sampling=sampling, **other): times}, about or claim())

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -177,6 +178,9 @@ class Config:
 
     name: str = ""
     seed: int = 0
+    joint: str = ""
+    """32 hexadecimal digits: randomness that the server and the clients of a federation drew together. Cohorts, groups, batches
+    and sketches follow from it, so that no server can choose them. If absent, they follow from `seed`."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     algorithm: Algorithm = field(default_factory=FedAvg)
@@ -192,6 +196,13 @@ class Config:
             )
         if not 0 <= self.seed < 2**64:
             raise InputError(f"seed must be from 0 to 2^64 - 1, got {self.seed}.")
+        if self.joint and not re.fullmatch("[0-9a-f]{32}", self.joint):
+            raise InputError(f"joint must be 32 hexadecimal digits, got {self.joint!r}. Leave it out; a federation draws it.")
+
+    @property
+    def shared_seed(self) -> PublicSeed:
+        """The seed of everything that all parties of a round share."""
+        return PublicSeed.from_bytes(bytes.fromhex(self.joint)) if self.joint else PublicSeed(self.seed)
 
     @property
     def label(self) -> str:
@@ -220,17 +231,18 @@ class Config:
 
     def protection(self, *, dim: int, sizes: Sequence[int], module: nn.Module | None = None) -> Protection:
         """Make the protection of the updates between encoding and sending."""
-        seed, algorithm = PublicSeed(self.seed), self.algorithm.resolved(dim, len(sizes), module)
+        seed, algorithm = self.shared_seed, self.algorithm.resolved(dim, len(sizes), module)
         return make_protection(algorithm, privacy=self.privacy, secure=self.secure, dim=dim, sizes=sizes, seed=seed)
 
     def participant(self, trainer: Trainer, sizes: Sequence[int], module: nn.Module | None = None) -> Participant:
         """Make the participant of a completed configuration. `sizes` is the number of examples of each client."""
         protection = self.protection(dim=trainer.dim, sizes=sizes, module=module)
-        return Participant(trainer=trainer, seed=PublicSeed(self.seed), protection=protection)
+        return Participant(trainer=trainer, seed=self.shared_seed, protection=protection)
 
     def to_tables(self) -> Table:
         """Convert to plain tables, from which `load_config` makes the same configuration."""
-        tables: Table = {"name": self.name, "seed": self.seed, "data": flat(self.data), "model": flat(self.model)}
+        keys = {"name": self.name, "seed": self.seed} | ({"joint": self.joint} if self.joint else {})
+        tables: Table = {**keys, "data": flat(self.data), "model": flat(self.model)}
         tables["algorithm"] = {"name": ALGORITHMS.name_of(type(self.algorithm))} | flat(self.algorithm)
         for inner, settings in self.algorithm.tables.items():
             del tables["algorithm"][inner]
@@ -246,6 +258,10 @@ class Config:
         return tomli_w.dumps(self.to_tables())
 
 
+_KEYS: dict[str, type] = {"name": str, "seed": int, "joint": str}
+"""The keys outside of all tables."""
+
+
 def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequence[str] = ()) -> Config:
     """Load a configuration from a TOML file or from plain tables, and apply changes such as `algorithm.rounds=20`.
 
@@ -259,12 +275,12 @@ def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequ
     for text in changes:
         change(tables, text)
     for key in tables:
-        if key not in ("name", "seed", *TABLES):
-            raise UnknownNameError("table or key", key, ["name", "seed", *TABLES])
+        if key not in (*_KEYS, *TABLES):
+            raise UnknownNameError("table or key", key, [*_KEYS, *TABLES])
     for key in TABLES:
         if not isinstance(tables.get(key, {}), dict):
             raise InputError(f"[{key}] must be a table, got {key} = {tables[key]!r}. Write it as [{key}] with its keys below.")
-    for key, kind in (("name", str), ("seed", int)):
+    for key, kind in _KEYS.items():
         if type(tables.get(key, kind())) is not kind:
             raise InputError(f"{key} must be {'text' if kind is str else 'an integer'}, got {tables[key]!r}.")
     plain: dict[str, type] = {"privacy": PrivacySettings, "secure": SecureSettings}
@@ -272,7 +288,7 @@ def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequ
         check_keys(key, tables.get(key, {}), keys_of(settings))
     algorithm = _algorithm(tables)
     return Config(
-        **{key: tables[key] for key in ("name", "seed") if key in tables},
+        **{key: tables[key] for key in _KEYS if key in tables},
         data=to_struct(with_options(tables.get("data", {}), DataSettings), DataSettings, "data"),
         model=to_struct(with_options(tables.get("model", {}), ModelSettings), ModelSettings, "model"),
         algorithm=algorithm,

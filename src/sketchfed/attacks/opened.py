@@ -1,54 +1,114 @@
 """Secure sums opened once more, from the recorded bytes alone: what the server computed, anybody with its wire can."""
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from typing import NamedTuple
 
 from torch import Tensor
 
 from sketchfed.errors import SketchfedError
 from sketchfed.rounds import Exchange
-from sketchfed.rounds.secure_clients import parted
-from sketchfed.secure import SecureServer, Terms
-from sketchfed.secure.messages import body_of, flagged, request_kind
-from sketchfed.wire import unpack
+from sketchfed.rounds.participant import parted
+from sketchfed.secure import SecureServer, Terms, request_kind, sum_of
+from sketchfed.secure.messages import body_of, flagged
+from sketchfed.wire import Packet, split, unpack
 
 
-def opened_sums(exchanges: Sequence[Exchange]) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-    """The integers of each sum among the exchanges of a round, and whose they are; abandoned ones are passed over."""
-    server: SecureServer | None = None
-    for (stage, _), group in groupby(exchanges, key=_call):
-        asked = list(group)
+class OpenedSum(NamedTuple):
+    """One secure sum: its round, its integers, and whose they are."""
+
+    round: int
+    total: Tensor
+    clients: tuple[int, ...]
+
+
+class Members(NamedTuple):
+    """The clients that were invited to the secure sums of a round, and those that are in them, as far as somebody was told."""
+
+    invited: frozenset[int]
+    survivors: frozenset[int]
+
+
+class _Part(NamedTuple):
+    """One packet of a request and the packet that answers it. A request may carry packets of two sums."""
+
+    client: int
+    identity: bytes
+    request: Packet
+    reply: bytes | None
+
+    @property
+    def sum(self) -> bytes:
+        if self.request.kind == request_kind("keys"):
+            return Terms.from_packet(self.request).digest[:16]
+        return sum_of(self.request)
+
+
+class _Replay:
+    """A server that is fed what was recorded of one sum."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._identities: dict[int, bytes] = {}
+        self.server = SecureServer(terms, self._identities)
+        self._kind = ""
+        self._replies: dict[int, bytes] = {}
+
+    def add(self, part: _Part) -> None:
+        if part.request.kind != self._kind:
+            self.flush()
+            self._kind = part.request.kind
+        if part.identity:
+            self._identities[part.client] = part.identity
+        if part.reply is not None:
+            self._replies[part.client] = part.reply
+
+    def flush(self) -> None:
+        """Hand the replies of one stage to the server. A sum that fails stays without a result."""
+        replies, self._replies = self._replies, {}
+        if self._kind and self.server.stage is not None and self._kind == request_kind(self.server.stage):
+            try:
+                self.server.receive(replies)
+            except SketchfedError:
+                self.server.stage = None
+
+
+def opened_sums(exchanges: Sequence[Exchange]) -> list[OpenedSum]:
+    """The sums that were opened in some rounds, in the order in which they began. Those that were abandoned are passed over."""
+    replays: dict[bytes, _Replay] = {}
+    for part in _parts(exchanges):
         try:
-            if stage == "keys":
-                identities = {each.client: each.identity for each in asked}
-                server = SecureServer(Terms.from_packet(unpack(asked[0].request)), identities)
-            if server is None or server.stage != stage:
-                continue
-            server.receive({each.client: each.reply for each in asked if each.reply is not None})
+            name = part.sum
+            if name not in replays and part.request.kind == request_kind("keys"):
+                replays[name] = _Replay(Terms.from_packet(part.request))
         except SketchfedError:
-            server = None
             continue
-        if server.result is not None:
-            yield server.result
+        if name in replays:
+            replays[name].add(part)
+    for replay in replays.values():
+        replay.flush()
+    servers = [replay.server for replay in replays.values()]
+    return [OpenedSum(each.terms.round, *each.result) for each in servers if each.result is not None]
 
 
-def _call(exchange: Exchange) -> tuple[str, bytes]:
-    """What the exchanges of one stage of one sum have in common: all clients are sent the same terms."""
-    return exchange.stage, exchange.request if exchange.stage == "keys" else b""
+def members_in(exchanges: Sequence[Exchange]) -> dict[int, Members]:
+    """By round, who was invited to secure sums and who is in them, as clients are told when they are asked for consent.
 
-
-def survivors_in(exchanges: Sequence[Exchange]) -> tuple[int, ...]:
-    """Whose work is in the last sum of a round, as its clients are told when they are asked for consent; nobody's if not."""
-    terms, found = None, list[int]()
-    try:
-        for each in exchanges:
-            if each.stage == "keys":
-                terms = Terms.from_packet(unpack(each.request))
-            elif each.stage == "consent" and terms is not None:
-                found = flagged(body_of(unpack(each.request), request_kind("consent"), terms), terms.clients)
-    except SketchfedError:
-        return ()
-    return tuple(found)
+    Of several attempts at one sum the last one counts.
+    """
+    terms: dict[bytes, Terms] = {}
+    found: dict[int, dict[tuple[int, ...], frozenset[int]]] = {}
+    for part in _parts(exchanges):
+        try:
+            if part.request.kind == request_kind("keys"):
+                terms[part.sum] = Terms.from_packet(part.request)
+            elif part.request.kind == request_kind("consent") and (own := terms.get(part.sum)) is not None:
+                listed = flagged(body_of(part.request, part.request.kind, own), own.clients)
+                found.setdefault(own.round, {})[own.clients] = frozenset(listed)
+        except SketchfedError:
+            continue
+    return {
+        index: Members(frozenset(client for group in sums for client in group), frozenset().union(*sums.values()))
+        for index, sums in found.items()
+    }
 
 
 def task_in(exchange: Exchange) -> bytes | None:
@@ -61,3 +121,17 @@ def task_in(exchange: Exchange) -> bytes | None:
         return parted(exchange.request)[1]
     except SketchfedError:
         return None
+
+
+def _parts(exchanges: Sequence[Exchange]) -> Iterator[_Part]:
+    """The packets of secure sums in some exchanges, each with its answer."""
+    for each in exchanges:
+        if each.stage in ("train", "evaluate"):
+            continue
+        try:
+            requests = [unpack(part) for part in parted(each.request)[0]]
+            replies = [] if each.reply is None else [bytes(part) for part in split(each.reply, most=len(requests))]
+        except SketchfedError:
+            continue
+        for place, request in enumerate(requests):
+            yield _Part(each.client, each.identity, request, replies[place] if place < len(replies) else None)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sketchfed.algorithms import Algorithm, Replica, RoundContext, cohort
 from sketchfed.attacks.knowledge import Heard, Knowledge, knowledge_of, spread
 from sketchfed.attacks.observation import Observation
-from sketchfed.attacks.opened import opened_sums, survivors_in, task_in
+from sketchfed.attacks.opened import OpenedSum, members_in, opened_sums, task_in
 from sketchfed.codecs.linear import RoundTrip
 from sketchfed.errors import SketchfedError
 from sketchfed.nn.model_sketch import ModelSketch
@@ -193,7 +193,7 @@ class View:
     def _heard(self) -> Iterator[Update]:
         for replica, exchanges, _ in self._rounds():
             if any(each.stage != "train" for each in exchanges):
-                yield from self._opened(replica, exchanges)
+                yield from self._opened(replica)
                 continue
             protection = self.public.protection
             noise = 0.0 if protection.central else protection.variance(1) ** 0.5
@@ -202,11 +202,15 @@ class View:
                 if heard is not None:
                     yield self._update(replica, (exchange.client,), heard, noise)
 
-    def _opened(self, replica: Replica, exchanges: Sequence[Exchange]) -> Iterator[Update]:
+    @cached_property
+    def _sums(self) -> list[OpenedSum]:
+        return opened_sums(self.exchanges)
+
+    def _opened(self, replica: Replica) -> Iterator[Update]:
         protection = self.public.protection
         if not isinstance(protection, SecureSums):
             return
-        for total, clients in opened_sums(exchanges):
+        for total, clients in ((each.total, each.clients) for each in self._sums if each.round == replica.round):
             packet = protection.opened(total, len(clients), self._context(replica))
             heard = self.public.knowledge.heard(packet, self.public.dim, self._context(replica))
             if heard is not None:
@@ -254,11 +258,18 @@ class View:
                         held = algorithm.follow(held, packet, seed)
             held, sent[replica.round] = replica, exchanges
 
+    def _took_part(self, index: int) -> tuple[int, ...]:
+        """Whose work is in a round, as far as members know. Of groups other than their own they know nothing."""
+        cohort, known = self.public.cohort(index), members_in(self.exchanges).get(index)
+        if known is None:
+            return cohort
+        return tuple(client for client in cohort if client in known.survivors or client not in known.invited)
+
     def _of_mean(self, replica: Replica, heard: Heard | None, sent: Mapping[int, list[Exchange]]) -> Iterator[Update]:
         if heard is None:
             return
         protection, passed = self.public.protection, sent.get(replica.round, [])
-        everybody = survivors_in(passed) or self.public.cohort(replica.round)
+        everybody = self._took_part(replica.round)
         planned = len(everybody) or protection.cohort_size
         noise = protection.variance(planned) ** 0.5
         own = {client: part for client, part in self._own(replica, heard, passed).items() if client in everybody}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sketchfed import vectors
 from sketchfed.algorithms import RoundContext
-from sketchfed.attacks.opened import survivors_in
+from sketchfed.attacks.opened import members_in
 from sketchfed.attacks.view import Public, View
 from sketchfed.config import GIVEN, Config
 from sketchfed.errors import InputError, UnknownNameError
@@ -26,7 +26,6 @@ from sketchfed.runs.loop import Loop
 from sketchfed.runs.result import Run
 from sketchfed.runs.wire_file import WIRE, read_wire
 from sketchfed.runs.workload import Workload, from_config
-from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
 
 NO_CLAIM = "nothing is claimed"
@@ -83,7 +82,7 @@ class Evidence:
             protection=self._protection.unseeded(),
             module=module,
             loss=self.workload.loss,
-            seed=PublicSeed(self.config.seed),
+            seed=self.config.shared_seed,
             shape=self.workload.dataset.shape,
             sizes=tuple(len(part) for part in self.workload.parts),
             start=start,
@@ -108,7 +107,8 @@ class Evidence:
         """Who took part in a round."""
         passed = [each for each in self.exchanges if each.round == index]
         replied = tuple(each.client for each in passed if each.stage == "train" and each.reply is not None)
-        return replied or survivors_in(passed)
+        known = members_in(self.exchanges).get(index)
+        return replied or (() if known is None else tuple(sorted(known.survivors)))
 
     @cached_property
     def _protection(self) -> Protection:
@@ -124,7 +124,7 @@ class Evidence:
 
     def _used(self, index: int, client: int) -> Examples:
         examples, protection, work = self.workload.examples(client), self._protection, self.config.algorithm.work
-        context = RoundContext(round=index, seed=PublicSeed(self.config.seed), client=client)
+        context = RoundContext(round=index, seed=self.config.shared_seed, client=client)
         if protection.batches is None:
             order, slices = work.order(len(examples.x), context.own)
             used = order[: slices[-1][1]]

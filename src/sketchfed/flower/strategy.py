@@ -24,7 +24,6 @@ from sketchfed.privacy.accounting import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.protection import Clear
 from sketchfed.rounds.server import Server
-from sketchfed.seeds import PublicSeed
 from sketchfed.training.threads import one_thread
 
 log = logging.getLogger("flwr")
@@ -129,7 +128,7 @@ class Sketched(Strategy):
             )
         )
         state: State = config.algorithm.begin(layout.flat(arrays))
-        server = Server(protection, engine, state, PublicSeed(config.seed), shared_start=False)
+        server = Server(protection, engine, state, config.shared_seed, shared_start=False)
         if server.privacy_ledger is not None and self._ledger is not None:
             server.privacy_ledger = opened(self._ledger, server.privacy_ledger.claim)
         return server

@@ -109,6 +109,11 @@ def check_secure(secure: SecureSettings, privacy: PrivacySettings | None, *, coh
             f"with {cohort} clients per round, a secure sum hides nothing, because a client can subtract its own reply. Raise "
             "algorithm.participation or data.clients to have 3 or more, or set secure.aggregation = false."
         )
+    if (smallest := min(secure.group_sizes(cohort))) < 3:
+        raise InputError(
+            f"{cohort} clients per round in {len(secure.group_sizes(cohort))} groups leave {smallest} in a group, and a secure "
+            "sum over fewer than 3 hides nothing. Lower secure.groups, or raise secure.group_size."
+        )
     noise = privacy is not None and privacy.placement == "sent"
     if noise and secure.clip is not None:
         raise InputError("secure.clip and privacy.clip both bound what a client sends. Remove secure.clip.")

@@ -141,12 +141,13 @@ class _Run:
         )
 
     def _secure_noise(self, budget: Budget, unit: Unit, secure: SecureSettings) -> SecureNoise:
-        least = secure.honest(secure.least(self.cohort_size), self.cohort_size)
+        groups = secure.group_sizes(self.cohort_size)
+        least = secure.honest(secure.least(min(groups)), max(groups), self.cohort_size)
         mechanism = DiscreteGaussian.planned(
             size=self._size,
             clip=budget.settings.clip,
             multiplier=budget.multiplier,
-            clients=self.cohort_size,
+            clients=max(groups),
             least=least,
             units=1 if unit.batches is None else batch_of(self.algorithm.work),
             bits=secure.bits,
@@ -199,7 +200,7 @@ class _Run:
 
     def _rounded(self, secure: SecureSettings) -> Rounded:
         bits = 32 if secure.bits is None else secure.bits
-        return Rounded(size=self._size, clip=secure.needed_clip(), clients=self.cohort_size, bits=bits)
+        return Rounded(size=self._size, clip=secure.needed_clip(), clients=max(secure.group_sizes(self.cohort_size)), bits=bits)
 
     @property
     def _size(self) -> int:

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from sketchfed.algorithms import RoundContext, cohort, round_seed
+from sketchfed.draws import permutation
 from sketchfed.errors import SecureSumError
 from sketchfed.privacy.accounting import Charge
 from sketchfed.privacy.discrete import DiscreteGaussian
@@ -60,10 +63,35 @@ class SecureSums(Protection):
         [packet] = self.combine([Packet(kind=INTEGERS, arrays={"values": total}, clients=survivors)], context)
         return packet
 
-    def terms(self, seed: PublicSeed, index: int, clients: tuple[int, ...], attempt: int) -> Terms:
-        """The terms on which the clients of a round agree. Each attempt at a round has its own session."""
+    @cached_property
+    def group_sizes(self) -> list[int]:
+        """The number of clients in each group of a round, the largest first."""
+        return self.settings.group_sizes(self.cohort_size)
+
+    def groups(self, seed: PublicSeed, index: int) -> list[tuple[int, ...]]:
+        """The clients of a round, split at random. Each group has a secure sum of its own."""
+        clients = cohort(seed, index, population=self.population, count=self.cohort_size)
+        if len(self.group_sizes) == 1:
+            return [tuple(clients)]
+        order = permutation(round_seed(seed, index).child("groups"), len(clients)).tolist()
+        starts = accumulate(self.group_sizes, initial=0)
+        parts = [order[start : start + size] for start, size in zip(starts, self.group_sizes, strict=False)]
+        return [tuple(sorted(clients[place] for place in part)) for part in parts]
+
+    def terms(self, seed: PublicSeed, index: int, attempt: int) -> list[Terms]:
+        """The terms on which each group of a round agrees. Each attempt at a round has sessions of its own.
+
+        Attempt 0 is that of sums whose keys and shares travel with the messages of the round before.
+        """
+        session = round_seed(seed, index).child("secure", attempt)
+        return [
+            self._terms(session.child("group", number).to_bytes(), index, clients)
+            for number, clients in enumerate(self.groups(seed, index))
+        ]
+
+    def _terms(self, session: bytes, index: int, clients: tuple[int, ...]) -> Terms:
         return planned_terms(
-            session=round_seed(seed, index).child("secure", attempt).to_bytes(),
+            session=session,
             round=index,
             clients=clients,
             size=self.mechanism.size,
@@ -76,10 +104,10 @@ class SecureSums(Protection):
 
     def agreed(self, proposed: Terms, seed: PublicSeed) -> Terms:
         """Return the proposed terms if the client computes the same ones from the public seed, else raise an error."""
-        clients = tuple(cohort(seed, proposed.round, population=self.population, count=self.cohort_size))
-        for attempt in range(self.settings.attempts):
-            if proposed == self.terms(seed, proposed.round, clients, attempt):
-                return proposed
+        if proposed.round < self.algorithm.rounds:
+            for attempt in range(self.settings.attempts + 1):
+                if proposed in self.terms(seed, proposed.round, attempt):
+                    return proposed
         raise SecureSumError(
             f"the server proposes a secure sum for round {proposed.round} over {len(proposed.clients)} clients, but its terms "
             "differ from the run's settings. This client does not take part; check that server and client run the same "
@@ -107,14 +135,16 @@ class SecureNoise(SecureSums):
         return self.mechanism.clip * work.rate if self.budget.releases == work.batch == 1 else None
 
     def charge(self, survivors: int | None = None) -> Charge:
-        """The privacy cost of a round. The worst case is the smallest number of survivors with which it still completes.
+        """The privacy cost of a round with this many survivors in its smallest sum.
+
+        The worst case is the smallest number of survivors with which a sum is still opened.
 
         With passes, the worst case is always charged, because one charge covers a whole pass, and other rounds of the pass may
         have fewer survivors.
         """
         worst = survivors is None or self.budget.passes is not None
-        stayed = self.settings.least(self.cohort_size) if worst or survivors is None else survivors
-        return self.budget.charge(self.settings.honest(stayed, self.cohort_size))
+        stayed = self.settings.least(min(self.group_sizes)) if worst or survivors is None else survivors
+        return self.budget.charge(self.settings.honest(stayed, max(self.group_sizes), self.cohort_size))
 
     def variance(self, clients: int) -> float:
         return self.mechanism.variance(clients=clients, units=0) * (self.unit.scale / clients) ** 2

@@ -6,6 +6,9 @@ from typing import Literal
 
 from sketchfed.errors import InputError
 from sketchfed.privacy import MECHANISMS, DiscreteGaussian, GaussianNoise
+from sketchfed.secure.planning import most_met
+
+_ODDS = 2.0**-40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,11 @@ class SecureSettings:
     """The number of bits of each integer in a sum, from 8 to 32. If absent, the smallest number that suffices."""
     clip: float | None = None
     """The largest norm of a client's contribution, if no mechanism of [privacy] bounds it."""
+    groups: int | None = None
+    """The number of groups into which the clients of a round are split at random. Each group has a secure sum of its own. If
+    absent, 1, or what `group_size` asks for."""
+    group_size: int | None = None
+    """The number of clients in a group, in place of `groups`. Groups differ by one client at most."""
     attempts: int = 3
     """The number of times that a round is tried, each time with new keys, before the run gives up."""
 
@@ -143,7 +151,12 @@ class SecureSettings:
             raise InputError(f"secure.bits must be from 8 to 32, got {self.bits}.")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise InputError(f"secure.clip must be a positive number, got {self.clip}.")
-        for name in ("neighbours", "attempts"):
+        if self.groups is not None and self.group_size is not None:
+            raise InputError(
+                f"secure.groups = {self.groups} and secure.group_size = {self.group_size} both say how clients are split. "
+                "Remove one."
+            )
+        for name in ("neighbours", "attempts", "groups", "group_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"secure.{name} must be at least 1, got {value}.")
@@ -161,6 +174,17 @@ class SecureSettings:
         """The number of a round's clients that must stay until its end."""
         return max(1, math.ceil(self.survivors * cohort - 1e-9))
 
-    def honest(self, survivors: int, cohort: int) -> int:
-        """The number of survivors that are guaranteed to keep their noise secret."""
-        return max(1, survivors - math.floor(self.colluders * cohort + 1e-9))
+    def group_sizes(self, cohort: int) -> list[int]:
+        """The number of clients in each group of a round."""
+        count = self.groups or 1 if self.group_size is None else max(1, cohort // self.group_size)
+        count = min(count, cohort)
+        return [cohort // count + (place < cohort % count) for place in range(count)]
+
+    def honest(self, survivors: int, group: int, cohort: int) -> int:
+        """The number of survivors of a group that are guaranteed to keep their noise secret.
+
+        Groups are drawn at random. More colluders than assumed meet in one with probability 2^-40 at most.
+        """
+        if group == cohort:
+            return max(1, survivors - math.floor(self.colluders * cohort + 1e-9))
+        return max(1, survivors - most_met(cohort, self.colluders, group, _ODDS, others=cohort))

@@ -8,7 +8,7 @@ from torch import Tensor
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import ClientWork, Protection, SecureSums
-from sketchfed.secure import Identity, SecureClient, Terms
+from sketchfed.secure import SECURE, Identity, SecureClient, Terms
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Trainer
 from sketchfed.wire import Packet, number_named, pack, split, unpack
@@ -49,6 +49,15 @@ def behind(reply: bytes) -> tuple[int | None] | None:
         return (int(number_named(packet, "round", least=0, most=2**62)) if packet.scalars else None,)
     except WireError:
         return None
+
+
+def parted(request: bytes) -> tuple[list[bytes], bytes]:
+    """Split a request into the packets of secure sums and the task that follows them."""
+    parts = [bytes(part) for part in split(request, most=MOST_UPDATES)]
+    count = next((place for place, part in enumerate(parts) if not unpack(part).kind.startswith(SECURE)), len(parts))
+    if not count:
+        raise WireError("the request holds no packet of a secure sum; it must hold one, and a task at stage 'masked'.")
+    return parts[:count], b"".join(parts[count:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +115,7 @@ class Participant:
         return pack(packet.stamped(round=replica.round)), memory
 
     def join(
-        self, request: bytes, client: int, identity: Identity, directory: Mapping[int, bytes], joined: set[bytes]
+        self, request: Packet, client: int, identity: Identity, directory: Mapping[int, bytes], joined: set[bytes]
     ) -> tuple[SecureClient, bytes]:
         """Join a secure sum. Return the client's session and the packet with its keys.
 
@@ -114,7 +123,7 @@ class Participant:
         secure sums that it joined before.
         """
         protection = self._secure_sums()
-        terms = protection.agreed(Terms.from_packet(unpack(request)), self.seed)
+        terms = protection.agreed(Terms.from_packet(request), self.seed)
         secret = protection.secret(terms.round, "masks", client).child("session", int.from_bytes(terms.session[:8], "little"))
         session, packet = SecureClient.join(terms, client, identity, directory, secret, joined=joined)
         joined.add(terms.digest)

@@ -18,8 +18,11 @@ class Exchange:
     reply: bytes | None
     """None if the client did not answer."""
     identity: bytes = b""
-    """The client's public identity key, in the first stage of a secure sum. Every party knows it."""
+    """The client's public identity key, in stages in which it may show keys for a secure sum. Every party knows it."""
 
+
+_WITH_KEYS = ("keys", "masked")
+"""The stages in which clients show keys: those of this round's sum, or those of the next one."""
 
 OnExchange = Callable[[Sequence[Exchange]], None]
 """A function that is called with all exchanges of one engine call, in the order of the requests."""
@@ -52,7 +55,7 @@ class Recorder:
         self._engine.acknowledge(rounds)
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
-        replies, known = self._engine.ask(requests, stage), self._engine.directory if stage == "keys" else {}
+        replies, known = self._engine.ask(requests, stage), self._engine.directory if stage in _WITH_KEYS else {}
         self._tell(
             [
                 Exchange(

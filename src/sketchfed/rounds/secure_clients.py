@@ -7,13 +7,16 @@ from concurrent.futures import Executor
 
 from sketchfed.algorithms import Replica
 from sketchfed.errors import SecureSumError, SketchfedError, WireError, reason
-from sketchfed.rounds.participant import MOST_UPDATES, Participant
-from sketchfed.secure import Identity, SecureClient
+from sketchfed.rounds.participant import Participant, parted
+from sketchfed.secure import Identity, SecureClient, request_kind, sum_of
 from sketchfed.seeds import SecretSeed
 from sketchfed.training import Examples
-from sketchfed.wire import pack, split, unpack
+from sketchfed.wire import Packet, pack, unpack
 
 log = logging.getLogger("sketchfed")
+
+_KEPT = 3
+"""The sums that a client keeps: this round's, the next round's, and another attempt."""
 
 
 class Identities(Mapping[int, Identity]):
@@ -54,7 +57,7 @@ class Directory(Mapping[int, bytes]):
 
 
 class SecureClients:
-    """Answers the stages of a secure sum for many clients. Each client keeps its session from one stage to the next."""
+    """Answers the stages of secure sums for many clients. Each client keeps its sums from one stage to the next."""
 
     def __init__(
         self,
@@ -69,19 +72,17 @@ class SecureClients:
         self.directory = Directory(self._identities)
         self.complaints: dict[int, str] = {}
         self._participant, self._examples, self._pool = participant, examples, pool
-        self._sessions: dict[int, SecureClient] = {}
+        self._sums: defaultdict[int, dict[bytes, SecureClient]] = defaultdict(dict)
         self._joined: defaultdict[int, set[bytes]] = defaultdict(set)
 
     def ask(self, requests: Mapping[int, bytes], stage: str, receive: Callable[[bytes], Replica]) -> dict[int, bytes]:
         """Return the replies to a stage. `receive` brings the current replica to the round of a task."""
         self.complaints = {}
-        if stage == "keys":
-            self._sessions = {}
         received = _received(requests.values(), receive) if stage == "masked" else {}
 
         def answer(client: int) -> bytes | None:
             try:
-                return self._answer(client, requests[client], stage, received)
+                return self._answer(client, requests[client], received)
             except Exception as error:  # a client whose model, loss or data raises must not stop the round
                 log.debug("client %d failed", client, exc_info=True)
                 self.complaints[client] = reason(error)
@@ -90,21 +91,29 @@ class SecureClients:
         replies = zip(requests, self._pool.map(answer, requests), strict=True)
         return {client: reply for client, reply in replies if reply is not None}
 
-    def _answer(self, client: int, request: bytes, stage: str, received: Mapping[bytes, Replica | SketchfedError]) -> bytes:
-        if stage == "keys":
+    def _answer(self, client: int, request: bytes, received: Mapping[bytes, Replica | SketchfedError]) -> bytes:
+        packets, task = parted(request)
+        return b"".join(self._stage(client, unpack(packet), task, received) for packet in packets)
+
+    def _stage(self, client: int, packet: Packet, task: bytes, received: Mapping[bytes, Replica | SketchfedError]) -> bytes:
+        """The answer to one packet. A request may hold two: a stage of this round's sum, and one of the next round's."""
+        sums = self._sums[client]
+        if packet.kind == request_kind("keys"):
             identity, joined = self._identities[client], self._joined[client]
-            self._sessions[client], reply = self._participant.join(request, client, identity, self.directory, joined)
+            made, reply = self._participant.join(packet, client, identity, self.directory, joined)
+            sums[made.name] = made
+            for old in list(sums)[:-_KEPT]:
+                del sums[old]
             return reply
-        if client not in self._sessions:
-            raise SecureSumError(f"client {client} has not joined a secure sum, so it cannot answer its stage '{stage}'.")
-        session = self._sessions[client]
-        if stage != "masked":
-            return pack(session.answer(unpack(request)))
-        sealed, task = parted(request)
+        name = sum_of(packet)
+        if name not in sums:
+            raise SecureSumError(f"client {client} has not joined the secure sum that this request '{packet.kind}' belongs to.")
+        if packet.kind != request_kind("masked"):
+            return pack(sums[name].answer(packet))
         replica = received[task]
         if isinstance(replica, SketchfedError):
             raise replica
-        return self._participant.masked(session, unpack(sealed), replica, self._examples(client), client)
+        return self._participant.masked(sums[name], packet, replica, self._examples(client), client)
 
 
 def _received(requests: Iterable[bytes], receive: Callable[[bytes], Replica]) -> dict[bytes, Replica | SketchfedError]:
@@ -121,11 +130,3 @@ def _received(requests: Iterable[bytes], receive: Callable[[bytes], Replica]) ->
             except SketchfedError as error:
                 received[task] = error
     return received
-
-
-def parted(request: bytes) -> tuple[bytes, bytes]:
-    """Split a request into the sealed shares and the task that follows them."""
-    parts = split(request, most=MOST_UPDATES)
-    if not parts:
-        raise WireError("the request is empty; it must hold sealed shares and a task.")
-    return bytes(parts[0]), b"".join(parts[1:])

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
@@ -16,10 +16,11 @@ from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import Protection, SecureSums
 from sketchfed.rounds.engine import Engine
-from sketchfed.rounds.participant import MOST_UPDATES, behind
-from sketchfed.secure import SecureServer, run_stages
+from sketchfed.rounds.participant import behind, parted
+from sketchfed.rounds.secure_rounds import SecureRounds
+from sketchfed.secure import SecureServer, run_sums
 from sketchfed.seeds import PublicSeed
-from sketchfed.wire import Packet, pack, packed_size, split, unpack
+from sketchfed.wire import Packet, pack, packed_size, unpack
 
 log = logging.getLogger("sketchfed")
 
@@ -67,6 +68,7 @@ class Server:
         self.patience = 1
         """How many times the server asks for a round before it gives up because nobody answers."""
         self._shared_start = shared_start
+        self._sums = SecureRounds(seed)
         self._packed = (-1, b"")
         self._largest = 0
 
@@ -108,7 +110,7 @@ class Server:
         """
         chosen, whole = self.cohort(), 0 if self.algorithm.incremental else len(self._whole())
         if isinstance(self.protection, SecureSums):
-            packets = [self._summed_securely(self.protection, chosen)]
+            packets = self._summed_securely(self.protection, chosen)
         else:
             packets = self._gathered(chosen)
         self.state, update = self._stepped(packets)
@@ -161,11 +163,11 @@ class Server:
             self._settled(draw, None if protection.hidden else list(packets))
         return combined
 
-    def _summed_securely(self, protection: SecureSums, chosen: list[int]) -> Packet:
-        """Return one packet for all survivors. The server sees no single reply.
+    def _summed_securely(self, protection: SecureSums, chosen: list[int]) -> list[Packet]:
+        """Return a packet for each group of clients. The server sees no single reply.
 
-        An abandoned sum is tried again with new keys. Each attempt has its own noise and its own charge. Once clients have
-        been asked to open a sum, it counts as opened.
+        If no sum could be opened, all are tried again with new keys. Each attempt has its own noise and its own charge. Once
+        clients have been asked to open a sum, it counts as opened.
         """
         tasks = self._tasks(chosen)
         reason = ""
@@ -174,26 +176,30 @@ class Server:
                 reason += " The privacy budget does not allow another attempt."
                 break
             draw = self._intended(f" {attempt}", chosen)
-            terms = protection.terms(self.seed, self.round, tuple(chosen), attempt)
-            aggregation = SecureServer(terms, self.engine.directory)
+            servers = self._sums.begun(protection, self.round, attempt, self.engine.directory)
+            following = self._sums.following(protection, self.round, self.engine.directory)
             silent: dict[int, str] = {}
+            ask = partial(self._ask, silent)
             try:
-                summed = run_stages(aggregation, partial(self._ask, silent), tasks=tasks, complaints=silent.copy)
+                opened = run_sums(servers, ask, following=following, tasks=tasks, complaints=silent.copy)
             except SecureSumError as error:
                 log.warning("round %d: attempt %d at a secure sum failed: %s", self.round + 1, attempt + 1, error)
                 reason = str(error)
                 if silent:
                     reason += " The first client that did not answer is client {}: {}.".format(*_first(silent))
-                self._settled(draw, list(aggregation.survivors) if aggregation.asked_to_open else [])
+                self._settled(draw, _seen(servers))
                 continue
             finally:
-                self._tell(aggregation.reasons)
-                self.tally.refused += len(aggregation.reasons.keys() - silent.keys())
-            survivors = list(summed.survivors)
-            self._settled(draw, survivors)
+                for server in servers:
+                    self._tell(server.reasons)
+                    self.tally.refused += len(server.reasons.keys() - silent.keys())
+            fewest = min(len(summed.survivors) for summed in opened.values())
+            whole = len(opened) == len(servers)
+            self._settled(draw, _seen(servers), survivors=fewest if whole else None)
+            survivors = [client for summed in opened.values() for client in summed.survivors]
             self.tally.replies += len(survivors)
-            self._used(survivors)
-            return protection.opened(summed.total, len(survivors), self._context())
+            self._used(sorted(survivors))
+            return [protection.opened(each.total, len(each.survivors), self._context()) for each in opened.values()]
         raise SecureSumError(
             f"round {self.round + 1} was abandoned {attempt + 1} times, the last time because {reason} All completed rounds "
             "are kept. Continue with --resume when more clients are available, or lower secure.survivors in a new run."
@@ -259,11 +265,14 @@ class Server:
             return clients, []
         return passes.owing(self.privacy_ledger, self.seed, self.round, clients)
 
-    def _settled(self, draw: str, touched: list[int] | None) -> None:
-        """Write down the actual cost of a noise draw and the clients that it concerns. None stands for all clients."""
+    def _settled(self, draw: str, touched: list[int] | None, *, survivors: int | None = None) -> None:
+        """Write down the actual cost of a noise draw and the clients that it concerns. None stands for all clients.
+
+        `survivors` is the number of clients in the smallest secure sum. If it is not known, the worst case is charged.
+        """
         if self.privacy_ledger is None:
             return
-        charge = self.protection.charge(len(touched) if touched else None)
+        charge = self.protection.charge(survivors)
         self.privacy_ledger.settle(round=self.round, draw=draw, clients=touched, charge=charge)
 
     def _stepped(self, packets: list[Packet]) -> tuple[State, Packet | None]:
@@ -367,6 +376,11 @@ def _named(clients: list[int]) -> str:
     return "client " + ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
 
 
+def _seen(servers: Iterable[SecureServer]) -> list[int]:
+    """The clients whose values are in a sum that was opened, or may have been."""
+    return sorted(client for server in servers if server.asked_to_open for client in server.survivors)
+
+
 def _first(reasons: Mapping[int, str]) -> tuple[int, str]:
     """The lowest client number, and that client's reason without its full stop."""
     client = min(reasons)
@@ -374,8 +388,8 @@ def _first(reasons: Mapping[int, str]) -> tuple[int, str]:
 
 
 def _retasked(request: bytes, stage: str, task: bytes) -> bytes:
-    """The same request with another task. In a secure sum, the task follows the sealed shares."""
-    return bytes(split(request, most=MOST_UPDATES)[0]) + task if stage == "masked" else task
+    """The same request with another task. In a secure sum, the task follows the sum's own packets."""
+    return b"".join(parted(request)[0]) + task if stage == "masked" else task
 
 
 def wild(norms: Mapping[int, float], ratio: float) -> dict[int, str]:

@@ -30,7 +30,6 @@ from sketchfed.runs.result import Run
 from sketchfed.runs.scoring import Scorer
 from sketchfed.runs.wire_file import WIRE, WireFile
 from sketchfed.runs.workload import KEYS, Workload, from_config, from_objects
-from sketchfed.seeds import PublicSeed
 from sketchfed.training import Loss, Metric, Score
 from sketchfed.training.threads import one_thread
 from sketchfed.version import __version__
@@ -173,7 +172,7 @@ class Loop:
         self._server = self._make_server(state)
 
     def _make_server(self, state: State) -> Server:
-        seed, shared_start = PublicSeed(self._config.seed), self._workload.shared_start
+        seed, shared_start = self._config.shared_seed, self._workload.shared_start
         engine = self._engine
         if self._config.engine.record or self._on_exchange is not None:
             engine = Recorder(engine, round=lambda: self._server.round, tell=self._record)
@@ -311,7 +310,7 @@ class Loop:
         """Warn before round 1 if the clip norm never clips, or clips everything."""
         if isinstance(self._protection, Clear) or self.round or not self._host.sees_data:
             return
-        replica, seed = self._server.state.replica, PublicSeed(self._config.seed)
+        replica, seed = self._server.state.replica, self._config.shared_seed
         said = clip_advice(self._protection, self._trainer, replica, self._workload, seed, clients=self._engine.clients)
         if said is not None:
             log.warning("%s", said)

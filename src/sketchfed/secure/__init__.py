@@ -6,16 +6,18 @@ are pure functions over packets; `docs/secure.md` says what is protected and wha
 """
 
 from sketchfed.secure.client import advertise, consent, mask, recover, share, unmask
+from sketchfed.secure.driver import run_stages, run_sums
 from sketchfed.secure.keys import Identity
 from sketchfed.secure.masks import add_masks, word_for
-from sketchfed.secure.messages import STAGES, Stage
+from sketchfed.secure.messages import SECURE, STAGES, Stage, request_kind, sum_of
 from sketchfed.secure.planning import Neighbourhood, planned_neighbourhood, planned_terms
-from sketchfed.secure.server import SecureServer, SecureSum, run_stages
+from sketchfed.secure.server import SecureServer, SecureSum
 from sketchfed.secure.session import SecureClient
 from sketchfed.secure.states import Consented, Done, Joined, Masked, Shared, SumState, Told
 from sketchfed.secure.terms import Terms
 
 __all__ = [
+    "SECURE",
     "STAGES",
     "Consented",
     "Done",
@@ -38,8 +40,11 @@ __all__ = [
     "planned_neighbourhood",
     "planned_terms",
     "recover",
+    "request_kind",
     "run_stages",
+    "run_sums",
     "share",
+    "sum_of",
     "unmask",
     "word_for",
 ]

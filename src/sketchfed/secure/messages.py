@@ -15,26 +15,30 @@ Stage = Literal["keys", "shares", "masked", "consent", "unmask", "recover"]
 STAGES: tuple[Stage, ...] = get_args(Stage)[:-1]
 """The stages of every sum. "recover" follows only if somebody dealt its shares wrongly."""
 
-_BOUND = 16
+BOUND = 16
 """Bytes of the terms' digest that a packet carries. They only tell sums apart: what matters is signed or sealed in full."""
 
 
+SECURE = "secure."
+"""How the kinds of all packets of secure sums begin."""
+
+
 def request_kind(stage: Stage) -> str:
-    return f"secure.{stage}"
+    return f"{SECURE}{stage}"
 
 
 def reply_kind(stage: Stage) -> str:
-    return f"secure.{stage}.reply"
+    return f"{SECURE}{stage}.reply"
 
 
 def message(kind: str, terms: Terms, body: bytes, **arrays: Bits) -> Packet:
-    return Packet(kind=kind, arrays={"terms": _tensor(terms.digest[:_BOUND]), "body": _tensor(body), **arrays})
+    return Packet(kind=kind, arrays={"terms": _tensor(terms.digest[:BOUND]), "body": _tensor(body), **arrays})
 
 
 def body_of(packet: Packet, kind: str, terms: Terms) -> bytes:
     """The body of a packet of that kind that belongs to this sum."""
-    bound = tensor_named(expect_kind(packet, kind), "terms", shape=(_BOUND,), dtype=torch.uint8).numpy().tobytes()
-    if bound != terms.digest[:_BOUND]:
+    bound = tensor_named(expect_kind(packet, kind), "terms", shape=(BOUND,), dtype=torch.uint8).numpy().tobytes()
+    if bound != terms.digest[:BOUND]:
         raise SecureSumError(
             f"packet '{kind}' belongs to another session, round or terms than this sum: it is replayed or lost."
         )
@@ -42,6 +46,11 @@ def body_of(packet: Packet, kind: str, terms: Terms) -> bytes:
     if not isinstance(body, Tensor) or body.dtype != torch.uint8 or body.dim() != 1:
         raise WireError(f"packet '{kind}' should carry an array 'body' of bytes.")
     return body.numpy().tobytes()
+
+
+def sum_of(packet: Packet) -> bytes:
+    """The bytes by which a packet names the sum that it belongs to; `WireError` if it names none."""
+    return tensor_named(packet, "terms", shape=(BOUND,), dtype=torch.uint8).numpy().tobytes()
 
 
 def laid_out(names: Sequence[int], parts: Mapping[int, bytes]) -> bytes:

@@ -134,18 +134,18 @@ class _Assumed(NamedTuple):
         if k == self.clients - 1:
             bad, gone = (math.floor(share * self.clients) for share in (self.colluders, self.dropouts))
             return range((self.clients + bad) // 2 + 1, self.clients - gone + 1)
-        most_gone = _most_met(self.clients, self.dropouts, k // 2, self.incorrect / self.clients, others=self.clients)
+        most_gone = most_met(self.clients, self.dropouts, k // 2, self.incorrect / self.clients, others=self.clients)
         if self.spread(k) + most_gone > k // 2:
             return range(0)
-        bad = _most_met(self.clients, self.colluders, k, self.insecure / self.clients)
-        gone = _most_met(self.clients, self.dropouts, k, self.incorrect / self.clients)
+        bad = most_met(self.clients, self.colluders, k, self.insecure / self.clients)
+        gone = most_met(self.clients, self.dropouts, k, self.incorrect / self.clients)
         return range((k + 1 + bad) // 2 + 1, k - gone + 1)
 
     def spread(self, k: int) -> int:
         """One more than the colluders among k/2 in a row; 1 in a complete graph, where it says nothing."""
         if k == self.clients - 1:
             return 1
-        return 1 + _most_met(self.clients, self.colluders, k // 2, self.insecure / self.clients, others=self.clients)
+        return 1 + most_met(self.clients, self.colluders, k // 2, self.insecure / self.clients, others=self.clients)
 
 
 def _fewest(assumed: _Assumed) -> int:
@@ -165,7 +165,7 @@ def _fewest(assumed: _Assumed) -> int:
     return least if least < assumed.clients - 1 and assumed.thresholds(least) else assumed.clients - 1
 
 
-def _most_met(count: int, share: float, k: int, odds: float, others: int | None = None) -> int:
+def most_met(count: int, share: float, k: int, odds: float, others: int | None = None) -> int:
     """The least m such that k random others hold more than m of ⌊share·count⌋ marked clients with at most these odds."""
     others, marked = others or count - 1, math.floor(share * count)
     tail = 0.0

@@ -1,6 +1,6 @@
 """The server's part in a secure sum: it carries keys and sealed shares between clients, adds what is masked, opens the sum."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -32,7 +32,6 @@ from sketchfed.wire import Bits, Packet, bits_named, pack, unpack
 
 _T = TypeVar("_T")
 _NOBODY: Mapping[int, str] = MappingProxyType({})
-_NOTHING: Mapping[int, bytes] = MappingProxyType({})
 _PROBE = KeyAgreement(bytes(range(KEY)))  # no secret: it only finds keys of small order
 
 
@@ -338,28 +337,6 @@ class SecureServer:
     @property
     def _advice(self) -> str:
         return "ask again, or plan for more dropouts."
-
-
-def run_stages(
-    server: SecureServer,
-    ask: Callable[[Stage, dict[int, bytes]], Mapping[int, bytes]],
-    *,
-    tasks: Mapping[int, bytes] = _NOTHING,
-    complaints: Callable[[], Mapping[int, str]] = dict,
-) -> SecureSum:
-    """All stages over a transport: `ask(stage, requests)` returns the replies that came, both by client.
-
-    `tasks` are appended to the requests of stage "masked": packets that say what to compute, for `wire.split` to take apart.
-    `complaints` is called after each stage and says why clients did not answer, as far as the transport knows.
-    """
-    while server.stage is not None:
-        requests = server.requests
-        if server.stage == "masked" and tasks:
-            requests = {client: request + tasks.get(client, b"") for client, request in requests.items()}
-        server.receive(ask(server.stage, requests), complaints())
-    if server.result is None:
-        raise SecureSumError("this sum was abandoned; start another.")
-    return server.result
 
 
 def _check_length(body: bytes, length: int) -> None:

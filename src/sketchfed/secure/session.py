@@ -8,7 +8,7 @@ from torch import Tensor
 from sketchfed.errors import InputError, SecureSumError
 from sketchfed.secure.client import advertise, consent, mask, recover, share, unmask
 from sketchfed.secure.keys import Identity
-from sketchfed.secure.messages import Stage, request_kind
+from sketchfed.secure.messages import BOUND, Stage, request_kind
 from sketchfed.secure.states import Consented, Done, Joined, Masked, Shared, SumState, Told
 from sketchfed.secure.terms import Terms
 from sketchfed.seeds import SecretSeed
@@ -72,6 +72,11 @@ class SecureClient:
                 f"what was kept of this secure sum cannot be read: {error}. The client joins the next one."
             ) from None
         return cls(state, kept.directory)
+
+    @property
+    def name(self) -> bytes:
+        """The bytes by which packets name this sum."""
+        return self.state.terms.digest[:BOUND]
 
     @property
     def stage(self) -> Stage | None:

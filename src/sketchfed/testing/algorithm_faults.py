@@ -18,7 +18,6 @@ from sketchfed.runs import Run, RunFolder
 from sketchfed.runs.hosts import LocalHost
 from sketchfed.runs.loop import Loop
 from sketchfed.runs.workload import Workload, from_objects
-from sketchfed.seeds import PublicSeed
 from sketchfed.testing.algorithm_cases import CLIENTS, Protected, clients_data, module, working
 from sketchfed.testing.federation import Tap
 from sketchfed.testing.spoiled import SPOILED
@@ -96,7 +95,7 @@ class FaultyRun:
             protection=self.protection.unseeded(),
             module=empty,
             loss="cross_entropy",
-            seed=PublicSeed(self.result.config.seed),
+            seed=self.result.config.shared_seed,
             shape=(6,),
             sizes=tuple(len(each.x) for each in clients_data()),
         )

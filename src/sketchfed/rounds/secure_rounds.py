@@ -1,0 +1,42 @@
+"""The server's secure sums of a round, one for each group, and those of the next round while they are prepared."""
+
+from collections.abc import Mapping, Sequence
+
+from sketchfed.protection import SecureSums
+from sketchfed.secure import SecureServer
+from sketchfed.seeds import PublicSeed
+
+
+class SecureRounds:
+    """Begins the sums of each round, and keeps those whose keys and shares came with the messages of the round before.
+
+    Nothing of this is saved. After a restart, or if somebody was missing, a round begins with fresh keys.
+    """
+
+    def __init__(self, seed: PublicSeed) -> None:
+        self._seed = seed
+        self._prepared: Sequence[SecureServer] = ()
+
+    def begun(self, protection: SecureSums, index: int, attempt: int, directory: Mapping[int, bytes]) -> Sequence[SecureServer]:
+        """The sums of a round: those that were prepared, if everybody is in them, or fresh ones."""
+        prepared, self._prepared = self._prepared, ()
+        if attempt == 0 and prepared and all(_is_ready(server, index) for server in prepared):
+            return prepared
+        return self._fresh(protection, index, attempt + 1, directory)
+
+    def following(self, protection: SecureSums, index: int, directory: Mapping[int, bytes]) -> Sequence[SecureServer]:
+        """The sums of the next round, to be prepared in this one, if this one asks all of their clients."""
+        self._prepared = ()
+        if index + 1 < protection.algorithm.rounds:
+            now, then = ({c for group in protection.groups(self._seed, at) for c in group} for at in (index, index + 1))
+            if then <= now:
+                self._prepared = self._fresh(protection, index + 1, 0, directory)
+        return self._prepared
+
+    def _fresh(self, protection: SecureSums, index: int, attempt: int, directory: Mapping[int, bytes]) -> list[SecureServer]:
+        return [SecureServer(terms, directory) for terms in protection.terms(self._seed, index, attempt)]
+
+
+def _is_ready(server: SecureServer, index: int) -> bool:
+    """Whether a sum is that of this round, and waits for the masked values of all of its clients."""
+    return server.terms.round == index and server.stage == "masked" and server.present == server.terms.clients

@@ -36,10 +36,11 @@ def away(monkeypatch):
 
     def vanish(sums: Sequence[Gone]) -> None:
         class Dropping(LocalEngine):
-            begun = -1
+            begun, before = -1, ""
 
             def ask(self, requests, stage="train"):
-                self.begun += stage == "keys"
+                prepared = stage == "masked" and self.before != "shares"
+                self.begun, self.before = self.begun + (stage == "keys" or prepared), stage
                 gone = sums[self.begun] if self.begun < len(sums) else {}
                 missing = {c for at, who in gone.items() if STAGES.index(at) <= STAGES.index(stage) for c in who}
                 return super().ask({client: r for client, r in requests.items() if client not in missing}, stage)

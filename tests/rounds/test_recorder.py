@@ -86,15 +86,16 @@ def test_it_tells_of_every_stage_of_a_secure_sum():
     passed = recorded(server)
     advanced(server, 2)
     assert [plain(each) for each in passed] == calls(tap)
-    assert list(dict.fromkeys(each.stage for each in passed if each.round == 1)) == list(STAGES)
+    stages = [list(dict.fromkeys(each.stage for each in passed if each.round == index)) for index in (0, 1)]
+    assert stages == [list(STAGES), ["masked", "consent", "unmask"]], "keys and shares came with the messages of round 0"
 
 
-def test_identities_are_told_where_a_sum_begins_and_nowhere_else():
+def test_identities_are_told_where_keys_may_be_shown_and_nowhere_else():
     server = federation(FedAvg(local_rate=0.1), data_of(5), secure=SECURE)
     passed = recorded(server)
     server.advance()
     for each in passed:
-        assert each.identity == (server.engine.directory[each.client] if each.stage == "keys" else b"")
+        assert each.identity == (server.engine.directory[each.client] if each.stage in ("keys", "masked") else b"")
         assert len(each.identity) in (0, 32)
 
 

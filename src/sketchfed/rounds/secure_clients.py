@@ -92,8 +92,14 @@ class SecureClients:
         return {client: reply for client, reply in replies if reply is not None}
 
     def _answer(self, client: int, request: bytes, received: Mapping[bytes, Replica | SketchfedError]) -> bytes:
-        packets, task = parted(request)
-        return b"".join(self._stage(client, unpack(packet), task, received) for packet in packets)
+        (first, *carried), task = parted(request)
+        reply = self._stage(client, unpack(first), task, received)
+        for packet in carried:
+            try:
+                reply += self._stage(client, unpack(packet), task, received)
+            except SketchfedError:  # the next round then begins with fresh keys; this one is not touched by it
+                log.debug("client %d does not prepare the next secure sum", client, exc_info=True)
+        return reply
 
     def _stage(self, client: int, packet: Packet, task: bytes, received: Mapping[bytes, Replica | SketchfedError]) -> bytes:
         """The answer to one packet. A request may hold two: a stage of this round's sum, and one of the next round's."""

@@ -16,6 +16,8 @@ class SecureRounds:
     def __init__(self, seed: PublicSeed) -> None:
         self._seed = seed
         self._prepared: Sequence[SecureServer] = ()
+        self._last = -1
+        """The last round that was prepared. Clients join its sums once, so no other attempt prepares them again."""
 
     def begun(self, protection: SecureSums, index: int, attempt: int, directory: Mapping[int, bytes]) -> Sequence[SecureServer]:
         """The sums of a round: those that were prepared, if everybody is in them, or fresh ones."""
@@ -27,9 +29,10 @@ class SecureRounds:
     def following(self, protection: SecureSums, index: int, directory: Mapping[int, bytes]) -> Sequence[SecureServer]:
         """The sums of the next round, to be prepared in this one, if this one asks all of their clients."""
         self._prepared = ()
-        if index + 1 < protection.algorithm.rounds:
+        if self._last <= index < protection.algorithm.rounds - 1:
             now, then = ({c for group in protection.groups(self._seed, at) for c in group} for at in (index, index + 1))
             if then <= now:
+                self._last = index + 1
                 self._prepared = self._fresh(protection, index + 1, 0, directory)
         return self._prepared
 

@@ -46,6 +46,7 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.algorithms import ALGORITHMS
     from sketchfed.attacks import ATTACKS
     from sketchfed.codecs import CODECS
+    from sketchfed.combining import COMBINE_RULES
     from sketchfed.config import ENGINES
     from sketchfed.data import DATA_SETS, PARTITIONS
     from sketchfed.models import MODELS
@@ -53,7 +54,10 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.sketches import SKETCHES
     from sketchfed.training import LOSSES, METRICS
 
-    mathematics, learning = (SKETCHES, CODECS, ALGORITHMS, MECHANISMS), (MODELS, DATA_SETS, PARTITIONS, LOSSES, METRICS)
+    mathematics, learning = (
+        (SKETCHES, CODECS, ALGORITHMS, COMBINE_RULES, MECHANISMS),
+        (MODELS, DATA_SETS, PARTITIONS, LOSSES, METRICS),
+    )
     every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ENGINES)
     return {registry.group.removeprefix("sketchfed."): registry for registry in every}
 

@@ -117,17 +117,10 @@ def check_secure(secure: SecureSettings, privacy: PrivacySettings | None, *, coh
 
 
 def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:
-    """Refuse algorithms whose packets cannot be summed or cannot take noise.
-
-    A third-party algorithm, or a codec in FedAvg, may declare a linear code that it does not have. Such a code is also tried
-    out. The conformance suite tests all others.
-    """
+    """Refuse algorithms whose packets cannot be summed or cannot take noise."""
     context = RoundContext(round=0, seed=PublicSeed(0), client=0)
     try:
-        if isinstance(algorithm, FedAvg) or not type(algorithm).__module__.startswith("sketchfed."):
-            _try_sum(algorithm, dim, context)
-        else:
-            algorithm.code(dim, context)
+        declared_code(algorithm, dim, context)
     except NotLinearError as error:
         if secure:
             why, instead = "cannot be summed, so it cannot run under secure aggregation", "set secure.aggregation = false"
@@ -138,6 +131,18 @@ def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:
             f"{error.subject} {why}: {error.reason} Use codec 'dense', codec 'sketched' or algorithm 'iterative' with "
             f"sketch.bits = 32, or {instead}."
         ) from None
+
+
+def declared_code(algorithm: Algorithm, dim: int, context: RoundContext) -> None:
+    """Raise `NotLinearError` unless the algorithm's packets can be summed.
+
+    A third-party algorithm, or a codec in FedAvg, may declare a linear code that it does not have. Such a code is also tried
+    out. The conformance suite tests all others.
+    """
+    if isinstance(algorithm, FedAvg) or not type(algorithm).__module__.startswith("sketchfed."):
+        _try_sum(algorithm, dim, context)
+    else:
+        algorithm.code(dim, context)
 
 
 def _try_sum(algorithm: Algorithm, dim: int, context: RoundContext) -> None:

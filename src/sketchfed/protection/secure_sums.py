@@ -1,5 +1,6 @@
 """Secure sums: clients send masked integers, and the server learns only their sum."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -12,8 +13,9 @@ from sketchfed.privacy.accounting import Charge
 from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.privacy.rounded import Rounded
 from sketchfed.protection.base import Protection
-from sketchfed.protection.batches import ExampleBatches
+from sketchfed.protection.batches import ExampleBatches, batch_of
 from sketchfed.protection.budget import Budget
+from sketchfed.protection.honest_sums import clipped_to, honest_norm
 from sketchfed.protection.noise import NoisySteps
 from sketchfed.protection.settings import SecureSettings
 from sketchfed.protection.units import Unit
@@ -21,6 +23,8 @@ from sketchfed.protection.work import ClientWork
 from sketchfed.secure import Terms, planned_terms
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, expect_kind
+
+log = logging.getLogger("sketchfed")
 
 INTEGERS = "integers"
 """The kind of packet that is masked. It never leaves a client without a mask."""
@@ -42,13 +46,21 @@ class SecureSums(Protection):
     def batches(self) -> ExampleBatches | None:
         return self.unit.batches
 
+    @property
+    def packets(self) -> int:
+        """The number of sums in a round."""
+        return 1
+
     def reply(self, work: ClientWork) -> tuple[Packet, None]:
         secret = self.client_secret(work.context)
         integers = self.mechanism.noised(self.unit.integers(work, self.mechanism, secret), secret)
         return Packet(kind=INTEGERS, arrays={"values": integers}), None
 
     def combine(self, replies: Sequence[Packet], context: RoundContext) -> list[Packet]:
-        """Convert opened sums of integers into the packets that the algorithm decodes."""
+        """Convert opened sums of integers into the packets that the algorithm decodes.
+
+        A sum is clipped to the largest norm that honest clients can add up to, because a single client can send any integers.
+        """
         return [self._recovered(expect_kind(packet, INTEGERS), context) for packet in replies]
 
     def opened(self, total: Tensor, survivors: int, context: RoundContext) -> Packet:
@@ -85,7 +97,19 @@ class SecureSums(Protection):
     def _recovered(self, packet: Packet, context: RoundContext) -> Packet:
         total = packet.arrays["values"]
         assert isinstance(total, Tensor)
-        values = self.mechanism.recovered(total, context.shared)
+        opened = self.mechanism.recovered(total, context.shared)
+        batch = None if self.unit.batches is None else batch_of(self.algorithm.work)
+        most = honest_norm(self.mechanism, clients=packet.clients, batch=batch)
+        values = clipped_to(opened, most)
+        if values is not opened:
+            log.warning(
+                "round %d: a secure sum over %d clients has norm %.3g, but honest clients add up to at most %.3g. Some client "
+                "sent something else than its update. The sum is clipped.",
+                context.round + 1,
+                packet.clients,
+                float(opened.double().norm()),
+                most,
+            )
         return self.code(context).packet(values * self.unit.scale, clients=packet.clients)
 
 

@@ -5,7 +5,7 @@ guess would be wrong for some rule (a median is no mean). Subclasses do not inhe
 """
 
 from sketchfed.algorithms import Algorithm, Dbcl, Dome, FedAvg, FetchSgd, Iterative, PrivateIterative
-from sketchfed.attacks.knowledge.base import Coordinates, Heard, Knowledge, by_code, mean_change, spread
+from sketchfed.attacks.knowledge.base import Coordinates, Heard, Knowledge, OnlyHeard, by_code, mean_change, spread
 from sketchfed.attacks.knowledge.dbcl import DbclKnowledge
 from sketchfed.attacks.knowledge.dome import DomeKnowledge
 from sketchfed.attacks.knowledge.fedavg import FedAvgKnowledge
@@ -34,4 +34,5 @@ def knowledge_of(algorithm: Algorithm) -> Knowledge:  # type: ignore[type-arg]
             f"nobody has said what the messages of algorithm '{algorithm.name}' reveal, so attacks on its updates do not "
             "apply. Add an entry to sketchfed.attacks.knowledge.KNOWLEDGE."
         )
-    return found(algorithm)
+    known = found(algorithm)
+    return known if algorithm.combine.averages else OnlyHeard(algorithm, known)

@@ -1,0 +1,84 @@
+"""Applies the combine rule of a run to the packets of a round. Rules that cannot work are refused before round 1."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from sketchfed.algorithms import Algorithm, DecodesAlone, RoundContext, combined_packet
+from sketchfed.codecs.linear import LinearCode
+from sketchfed.errors import InputError, NotLinearError
+from sketchfed.protection.base import Protection
+from sketchfed.protection.checks import declared_code
+from sketchfed.seeds import PublicSeed
+from sketchfed.wire import Packet
+
+
+def combined(protection: Protection, packets: Sequence[Packet], context: RoundContext) -> list[Packet]:
+    """Return one packet for all clients, made by the run's combine rule. If that is the mean, return the packets unchanged.
+
+    The rule works on the mean of each packet over its clients, with their number as its weight. If packets are linear codes, it
+    works on the encoded numbers, and the result is an ordinary packet. Otherwise each packet is decoded by itself.
+    """
+    settings = protection.algorithm.combine
+    if settings.averages:
+        return list(packets)
+    code = _code(protection, context)
+    read = code.values if code is not None else _reader(protection, context)
+    rows = torch.stack([read(packet) for packet in packets])
+    weights = torch.tensor([packet.clients for packet in packets], dtype=torch.float64)
+    clients = sum(packet.clients for packet in packets)
+    values = settings.rule().combine(rows / weights[:, None].to(rows.dtype), weights)
+    return [combined_packet(values, clients) if code is None else code.packet(values * clients, clients=clients)]
+
+
+def check_combine(protection: Protection) -> None:
+    """Refuse a combine rule that breaks a claim of privacy, has too few packets to compare, or cannot read them."""
+    algorithm = protection.algorithm
+    settings = algorithm.combine
+    if settings.averages:
+        return
+    if protection.central:
+        raise InputError(
+            f"algorithm.combine = '{settings.name}' with privacy.observer = 'public': the server's noise hides what one client "
+            "can add to a sum, but in this rule one client can change which others count, so the noise would not cover it. "
+            "Use privacy.observer = 'server', where clients add the noise themselves, or algorithm.combine = 'mean': the "
+            "server clips every reply there, so an attacker adds no more than anybody else."
+        )
+    if protection.packets == 1 < protection.cohort:
+        raise InputError(
+            f"algorithm.combine = '{settings.name}' compares the packets of a round, but under secure sums the server gets one "
+            "sum per round, and nothing to compare it with. Split the clients into groups, each with a sum of its own "
+            "(secure.groups), or use algorithm.combine = 'mean', with which the sum is still clipped to what honest clients "
+            "can send, or set secure.aggregation = false."
+        )
+    settings.rule().check(protection.packets)
+    _check_readable(algorithm, protection.dim)
+
+
+def _check_readable(algorithm: Algorithm, dim: int) -> None:
+    if isinstance(algorithm, DecodesAlone):
+        return
+    try:
+        declared_code(algorithm, dim, RoundContext(round=0, seed=PublicSeed(0), client=0))
+    except NotLinearError as error:
+        raise InputError(
+            f"algorithm.combine = '{algorithm.combine.name}' works on the vectors that clients send, but {error.subject} does "
+            f"not show them: {error.reason} Use algorithm.combine = 'mean', or an algorithm whose packets are linear codes or "
+            "can be decoded one by one, such as 'fedavg'."
+        ) from None
+
+
+def _code(protection: Protection, context: RoundContext) -> LinearCode | None:
+    """The linear code of the round's packets. None if they must be decoded one by one."""
+    try:
+        return protection.code(context)
+    except NotLinearError:
+        return None
+
+
+def _reader(protection: Protection, context: RoundContext) -> Callable[[Packet], Tensor]:
+    algorithm = protection.algorithm
+    if not isinstance(algorithm, DecodesAlone):
+        raise InputError(f"the packets of algorithm '{algorithm.name}' cannot be decoded one by one.")
+    return lambda packet: algorithm.decoded_alone(packet, protection.dim, context)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sketchfed.combining.base import CombineRule, Rows, Weights
-from sketchfed.combining.mixtures import central_half, distances_to, mixture, squared_distances, weighted_median
+from sketchfed.combining.mixtures import cloud, distances_to, mixture
 from sketchfed.errors import InputError
 
 _SETTLED = 1e-9
@@ -21,12 +21,13 @@ class CenteredClipping(CombineRule):
     and the vector of the round before has other coordinates in it. So this rule starts from this round alone, from the mean of
     the half of the vectors that is closest to the medoid, and iterates until v settles. It keeps nothing between rounds. The
     paper's τ depends on the variance of honest updates, which shrinks as the model learns. Here it is `radius` times the
-    weighted median of the distances from v. With the median, τ is at most the largest distance of an honest vector, as long as
-    attackers are a minority, and an attacker of weight w moves v by at most w·τ in each step.
+    weighted median of the distances from the start. While attackers are a minority, that median is at most the distance of some
+    honest vector. Attackers of weight share a move v by at most a·τ in a step, and honest clients that v has left behind move
+    it back by (1 − a)·τ.
     """
 
     radius: float = 1.0
-    """τ as a multiple of the median distance from the centre. `inf` clips nothing."""
+    """τ as a multiple of the median distance from the first centre. `inf` clips nothing."""
     iterations: int = 100
     """The largest number of steps. They end earlier if nothing changes any more."""
 
@@ -37,24 +38,25 @@ class CenteredClipping(CombineRule):
     cost = "n²·s"
 
     def __post_init__(self) -> None:
-        if not self.radius > 0:
+        if not (0 < self.radius <= 100 or self.radius == np.inf):
             raise InputError(
-                f"combine.radius is a multiple of the median distance, so it must be above 0, got {self.radius}. Use 1, or inf "
-                "to clip nothing."
+                "combine.radius is a multiple of the median distance. It must be above 0 and at most 100, or inf to clip "
+                f"nothing, got {self.radius}."
             )
         if self.iterations < 1:
             raise InputError(f"combine.iterations must be at least 1, got {self.iterations}.")
 
     def _combined(self, rows: Rows, weights: Weights) -> npt.NDArray[np.float64]:
-        squared, shares = squared_distances(rows), weights / weights.sum()
-        mixed = central_half(squared, weights)
+        shares = weights / weights.sum()
+        if self.radius == np.inf:
+            return mixture(rows, shares)
+        rows, squared, mixed, reach = cloud(rows, weights)
+        if reach == 0:  # most vectors are equal, and the centre is there
+            return mixture(rows, mixed)
+        most = self.radius * reach
         for _ in range(self.iterations):
             before, distances = mixed, distances_to(mixed, squared)
-            reach = weighted_median(distances, weights)
-            if reach == 0 and self.radius < np.inf:  # most vectors are equal, and the centre is there
-                break
-            most = self.radius * reach if self.radius < np.inf else np.inf
-            kept = shares * np.minimum(1.0, most / np.maximum(distances, np.finfo(np.float64).tiny))
+            kept = shares * (most / np.maximum(distances, most))
             mixed = (1 - kept.sum()) * mixed + kept
             if np.abs(mixed - before).sum() < _SETTLED:
                 break

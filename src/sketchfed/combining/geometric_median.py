@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sketchfed.combining.base import CombineRule, Rows, Weights
-from sketchfed.combining.mixtures import central_half, distances_to, mixture, squared_distances, weighted_median
+from sketchfed.combining.mixtures import cloud, distances_to, mixture
 from sketchfed.errors import InputError
 
 _SETTLED = 1e-9
@@ -19,7 +19,8 @@ class GeometricMedian(CombineRule):
     Paper: Pillutla, Kakade & Harchaoui 2022, "Robust Aggregation for Federated Learning", Alg. 2: z ← Σ βᵢxᵢ/Σ βᵢ with
     βᵢ = weightᵢ/max(ν, ‖z − xᵢ‖). Departs from the paper: ν is relative to the median distance, because updates shrink as the
     model learns. The first z is the mean of the half of the vectors that is closest to the medoid, not the mean of all: from a
-    mean that an attacker moved far away, many steps lead back.
+    mean that an attacker moved far away, many steps lead back. Vectors more than 1,000 median distances away from it count as
+    if they were that far, in their direction.
     """
 
     iterations: int = 100
@@ -43,11 +44,10 @@ class GeometricMedian(CombineRule):
             )
 
     def _combined(self, rows: Rows, weights: Weights) -> npt.NDArray[np.float64]:
-        squared = squared_distances(rows)
-        mixed = central_half(squared, weights)
-        least = self.smoothing * weighted_median(distances_to(mixed, squared), weights)
-        if least == 0:  # most vectors are equal, so they are the median
+        rows, squared, mixed, reach = cloud(rows, weights)
+        if reach == 0:  # most vectors are equal, so they are the median
             return mixture(rows, mixed)
+        least = self.smoothing * reach
         for _ in range(self.iterations):
             before = mixed
             mixed = weights / np.maximum(least, distances_to(mixed, squared))

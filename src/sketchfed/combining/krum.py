@@ -25,7 +25,7 @@ class Krum(CombineRule):
     byzantine: float = 0.2
     """The share of clients that may be attackers."""
     best: float = 0.0
-    """The share of the packets, those with the lowest scores, that are averaged (multi-Krum). 0 takes the best one alone."""
+    """The share of the clients, those with the lowest scores, that are averaged (multi-Krum). 0 takes the best packet alone."""
 
     name = "krum"
     summary = "the client whose nearest neighbours are closest, or the mean of the best such clients"
@@ -36,7 +36,7 @@ class Krum(CombineRule):
     def __post_init__(self) -> None:
         check_share("byzantine", self.byzantine)
         if not 0 <= self.best <= 1:
-            raise InputError(f"combine.best is a share of the packets, so it must be from 0 to 1, got {self.best}.")
+            raise InputError(f"combine.best is a share of the clients, so it must be from 0 to 1, got {self.best}.")
 
     def _combined(self, rows: Rows, weights: Weights) -> npt.NDArray[np.float64]:
         chosen = self.chosen(squared_distances(rows), weights)
@@ -46,8 +46,9 @@ class Krum(CombineRule):
 
     def chosen(self, squared: Matrix, weights: Weights) -> npt.NDArray[np.int64]:
         """The indices of the vectors that are averaged, from the squared distances `(n, n)` of all pairs."""
-        count = max(1, int(self.best * len(weights) + 1e-9))
-        return np.argsort(self._scores(squared, weights), kind="stable")[:count]
+        order = np.argsort(self._scores(squared, weights), kind="stable")
+        within = np.cumsum(weights[order]) <= self.best * weights.sum() * (1 + 1e-9)
+        return order[: max(1, int(within.sum()))]
 
     def _scores(self, squared: Matrix, weights: Weights) -> npt.NDArray[np.float64]:
         total, scores = weights.sum(), np.zeros(len(weights))

@@ -5,6 +5,8 @@ distances D of all pairs, the squared distance from vector i to a mixture Σ c�
 computed once, and iterations cost n² operations, whatever the size of the vectors.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +16,41 @@ from sketchfed.kernels.small import product
 _BLOCK = 4_096
 """The number of coordinates that are worked on at a time. It is fixed, because sums are rounded block by block."""
 
+_FAR = 1e3
+"""Vectors further from the first centre than this many times the median distance are pulled back to that distance."""
+
 Matrix = npt.NDArray[np.float64]
+
+
+class Cloud(NamedTuple):
+    """The vectors of a round and a first centre among them."""
+
+    rows: Rows
+    squared: Matrix
+    """The squared distances of all pairs."""
+    centre: Weights
+    """The coefficients of the first centre."""
+    reach: float
+    """The weighted median of the distances from it. 0 if most vectors are equal."""
+
+
+def cloud(rows: Rows, weights: Weights) -> Cloud:
+    """The vectors with their distances and a first centre that a minority cannot move far (`central_half`).
+
+    Vectors that are very far from it are pulled back, in their direction. An attacker's vector of 1e30 would otherwise leave no
+    digits to the distances of all others.
+    """
+    squared = squared_distances(rows)
+    centre = central_half(squared, weights)
+    distances = distances_to(centre, squared)
+    reach = weighted_median(distances, weights)
+    far = np.flatnonzero(distances > _FAR * reach) if reach else ()
+    if not len(far):
+        return Cloud(rows, squared, centre, reach)
+    nearer, middle = rows.copy(), mixture(rows, centre)
+    for index in far:
+        nearer[index] = middle + (rows[index] - middle) * (_FAR * reach / distances[index])
+    return Cloud(nearer, squared_distances(nearer), centre, reach)
 
 
 def squared_distances(rows: Rows) -> Matrix:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sketchfed.algorithms import Algorithm, DecodesAlone, RoundContext, combined_packet
+from sketchfed.algorithms import Algorithm, Change, DecodesAlone, RoundContext, combined_packet
 from sketchfed.codecs.linear import LinearCode
-from sketchfed.errors import InputError, NotLinearError
+from sketchfed.errors import InputError, NotLinearError, SketchfedError
 from sketchfed.protection.base import Protection
 from sketchfed.protection.checks import declared_code
 from sketchfed.seeds import PublicSeed
@@ -53,20 +53,44 @@ def check_combine(protection: Protection) -> None:
             "can send, or set secure.aggregation = false."
         )
     settings.rule().check(protection.packets)
-    _check_readable(algorithm, protection.dim)
+    _check_readable(protection)
 
 
-def _check_readable(algorithm: Algorithm, dim: int) -> None:
-    if isinstance(algorithm, DecodesAlone):
-        return
+def _check_readable(protection: Protection) -> None:
+    """Try whether the rule can read packets, and whether the server can use its result."""
+    algorithm, dim = protection.algorithm, protection.dim
+    context = RoundContext(round=0, seed=PublicSeed(0), client=0)
     try:
-        declared_code(algorithm, dim, RoundContext(round=0, seed=PublicSeed(0), client=0))
+        if _code(protection, context) is not None:
+            declared_code(algorithm, dim, context)
+        elif isinstance(algorithm, DecodesAlone):
+            _try_alone(algorithm, dim, context)
+        else:
+            protection.code(context)  # raises an error that says why there is no code
     except NotLinearError as error:
         raise InputError(
             f"algorithm.combine = '{algorithm.combine.name}' works on the vectors that clients send, but {error.subject} does "
             f"not show them: {error.reason} Use algorithm.combine = 'mean', or an algorithm whose packets are linear codes or "
             "can be decoded one by one, such as 'fedavg'."
         ) from None
+
+
+def _try_alone(algorithm: Algorithm, dim: int, context: RoundContext) -> None:
+    """Try whether a packet that was decoded by itself leads to the same weights as the packet."""
+    subject = f"algorithm '{algorithm.label}'"
+    assert isinstance(algorithm, DecodesAlone)
+    try:
+        packet, _ = algorithm.client(Change(torch.linspace(-1.0, 1.0, dim)), None, context)
+        alone = combined_packet(algorithm.decoded_alone(packet, dim, context), 1)
+        one, other = (
+            algorithm.server(algorithm.begin(torch.zeros(dim)), [each], context.seed)[0].replica.weights
+            for each in (packet, alone)
+        )
+    except Exception as error:  # an external part may raise anything
+        reason = str(error) if isinstance(error, SketchfedError) else f"{type(error).__name__}: {error}"
+        raise NotLinearError(subject, f"its packets cannot be decoded one by one ({reason.rstrip('.')}).") from error
+    if not torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max())):
+        raise NotLinearError(subject, "a packet that was decoded by itself does not lead to the weights of that packet.")
 
 
 def _code(protection: Protection, context: RoundContext) -> LinearCode | None:

@@ -36,7 +36,18 @@ PUBLIC_MODULES = (
     "sketchfed",
     *(
         f"sketchfed.{name}"
-        for name in ("algorithms", "attacks", "attacks.knowledge", "audits", "caches", "cli", "codecs", "config", "data")
+        for name in (
+            "algorithms",
+            "attacks",
+            "attacks.knowledge",
+            "audits",
+            "caches",
+            "cli",
+            "codecs",
+            "combining",
+            "config",
+            "data",
+        )
     ),
     *(f"sketchfed.{name}" for name in ("draws", "errors", "flower", "kernels", "models", "nn", "planner", "privacy")),
     *(f"sketchfed.{name}" for name in ("protection", "report", "rounds", "runs", "secure", "seeds", "sketches")),
@@ -229,6 +240,7 @@ LISTED = [
     ("algorithms", "algorithms", "ALGORITHMS"),
     ("codecs", "codecs", "CODECS"),
     ("dome", "subspaces", "UPDATES"),
+    ("robustness", "combining", "COMBINE_RULES"),
     ("running", "models", "MODELS"),
     ("data", "data", "DATA_SETS"),
     ("data", "data", "PARTITIONS"),

@@ -77,7 +77,8 @@ def mixture(rows: Rows, coefficients: Weights) -> npt.NDArray[np.float64]:
 def distances_to(mixed: Weights, squared: Matrix) -> npt.NDArray[np.float64]:
     """The distances `(n,)` from all vectors to the mixture with these coefficients, which add up to 1."""
     towards = np.einsum("ij,j->i", squared, mixed)
-    return np.sqrt(np.maximum(towards - np.einsum("i,i->", mixed, towards) / 2, 0.0))
+    found: Matrix = np.sqrt(np.maximum(towards - np.einsum("i,i->", mixed, towards) / 2, 0.0))
+    return found
 
 
 def central_half(squared: Matrix, weights: Weights) -> Weights:

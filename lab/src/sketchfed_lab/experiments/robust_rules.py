@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -174,14 +174,15 @@ def attacked(case: Case) -> Row:
     """
     torch.set_num_threads(1)
     began, key, config = perf_counter(), case.key, load_config(case.tables)
-    workload, trainer = _workload(_frozen(case.tables["data"]), _frozen(case.tables["model"]), config.seed)
+    problem = _problem(_frozen(case.tables["data"]), _frozen(case.tables["model"]), config.seed)
+    workload, trainer, test = problem.workload, problem.trainer, problem.test
     sizes, attack = [len(part) for part in workload.parts], ATTACKS[key["attack"]]
     config = config.completed(dim=trainer.dim, sizes=sizes, module=workload.module)
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(config.seed)).tolist()
     attackers = set(order[: round(key["share"] * len(sizes))])
 
     def examples(client: int) -> Examples:
-        own = workload.examples(client)
+        own = problem.clients[client]
         return attack.examples(own, workload.dataset.outputs) if client in attackers else own
 
     participant = config.participant(trainer, sizes, workload.module)
@@ -195,7 +196,6 @@ def attacked(case: Case) -> Row:
         shared_start=True,
     )
     every, curve, diverged = max(1, config.algorithm.rounds // 5), [], False
-    test = workload.test_chunks()
     try:
         for number in range(1, config.algorithm.rounds + 1):
             server.advance()
@@ -232,9 +232,19 @@ def _frozen(table: Mapping[str, Any]) -> Frozen:
     return tuple(sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in table.items()))
 
 
-@lru_cache(maxsize=2)
-def _workload(data: Frozen, model: Frozen, seed: int) -> tuple[Workload, Trainer]:
-    """Cases with the same data share it. They follow each other."""
+class _Problem(NamedTuple):
+    """What cases with the same data share."""
+
+    workload: Workload
+    trainer: Trainer
+    clients: list[Examples]
+    test: list[Examples]
+
+
+@lru_cache(maxsize=1)
+def _problem(data: Frozen, model: Frozen, seed: int) -> _Problem:
+    """Cases with the same data follow each other, so one problem is kept."""
     tables = {"seed": seed, "data": dict(data), "model": {k: list(v) if isinstance(v, tuple) else v for k, v in model}}
     workload = Workload.from_config(load_config(tables))
-    return workload, workload.trainer()
+    clients = [workload.examples(client) for client in range(len(workload.parts))]
+    return _Problem(workload, workload.trainer(), clients, workload.test_chunks())

@@ -19,12 +19,13 @@ from sphinx.pycode import ModuleAnalyzer
 
 from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, Algorithm
-from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings, default_global_rate
+from sketchfed.algorithms.settings import CodecSettings, CombineSettings, SketchSettings, SubspaceSettings, default_global_rate
 from sketchfed.attacks import ATTACKS
 from sketchfed.attacks.knowledge import ANNOUNCED
 from sketchfed.codecs import CODECS, Codec, make_codec
 from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.rounding import WIDTHS
+from sketchfed.combining import COMBINE_RULES
 from sketchfed.config import ENGINES, Config, DataSettings, EngineSettings, ModelSettings
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.models import MODELS
@@ -33,7 +34,7 @@ from sketchfed.privacy import MECHANISMS
 from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.sketches import SKETCHES
 from sketchfed.subspaces import UPDATES
-from sketchfed.testing import AlgorithmConformance, CodecConformance, SketchConformance, demands
+from sketchfed.testing import AlgorithmConformance, CodecConformance, CombineRuleConformance, SketchConformance, demands
 from sketchfed.testing.suite import Suite
 from sketchfed.training import LOSSES, METRICS
 
@@ -112,6 +113,7 @@ def _is_setting(name: str) -> bool:
 def _row(where: str, kind: type, field: "Field[Any]") -> list[str]:
     made = field.default_factory() if field.default_factory is not MISSING else None
     default = field.default if field.default is not MISSING else made
+    default = default.name if isinstance(default, CombineSettings) else default
     return [f"`{field.name}`", _kind(get_type_hints(kind)[field.name]), _literal(default), _meaning(where, kind, field.name)]
 
 
@@ -130,7 +132,7 @@ def _meaning(where: str, kind: type, key: str) -> str:
     return MEANINGS[place]
 
 
-_KINDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
+_KINDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`", CombineSettings: "text"}
 
 
 def _kind(hint: Any) -> str:
@@ -182,6 +184,23 @@ def sketch_options() -> str:
 def subspace_options() -> str:
     made = [[f"`{name}`", rule.summary, _fields(rule, besides=()), rule.source] for name, rule in UPDATES.items()]
     return markdown_table(["rule", "what it does", "options", "from"], made)
+
+
+def combine_rules() -> str:
+    rows = [
+        [f"`{name}`", rule.summary, rule.breakdown, rule.cost, rule.source] for name, rule in COMBINE_RULES.built_in.items()
+    ]
+    return markdown_table(["rule", "what it takes", "attackers it stands", "cost", "from"], rows)
+
+
+def combine_options() -> str:
+    """The options of every combine rule, with their meaning."""
+    rows = [
+        [f"`{name}`", *_row("combine", rule, option)]
+        for name, rule in COMBINE_RULES.built_in.items()
+        for option in fields(rule)
+    ]
+    return markdown_table(["rule", "key", "value", "default", "meaning"], rows)
 
 
 def dome_findings() -> str:
@@ -271,6 +290,11 @@ def parts() -> str:
             "`[algorithm] name`",
             "a subclass of `sketchfed.algorithms.Algorithm`; its fields are keys of `[algorithm]`",
         ),
+        (
+            COMBINE_RULES,
+            "`[algorithm] combine`",
+            "a subclass of `sketchfed.combining.CombineRule`; its fields are keys of `[combine]`",
+        ),
         (MECHANISMS, "`[privacy] name`", "a subclass of `sketchfed.privacy.GaussianNoise`"),
         (MODELS, "`[model] name`", "a function of `shape` and `outputs` that returns a `torch.nn.Module`"),
         (LOSSES, "`[model] loss`", "a function of outputs and targets that returns the mean loss, a scalar tensor"),
@@ -356,6 +380,8 @@ MADE: dict[str, Callable[[], str]] = {
     "data_options": data_options,
     "sketch_options": sketch_options,
     "subspace_options": subspace_options,
+    "combine_rules": combine_rules,
+    "combine_options": combine_options,
     "dome_findings": dome_findings,
     "codec_options": codec_options,
     "settings_top": lambda: settings(""),
@@ -371,6 +397,7 @@ MADE: dict[str, Callable[[], str]] = {
     "sketch_demands": lambda: demands_of(SketchConformance),
     "codec_demands": lambda: demands_of(CodecConformance),
     "algorithm_demands": lambda: demands_of(AlgorithmConformance),
+    "combine_rule_demands": lambda: demands_of(CombineRuleConformance),
     **costs.MADE,
 }
 """What stands between the markers of each name."""

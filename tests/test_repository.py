@@ -39,7 +39,18 @@ PUBLIC_MODULES = (
     "sketchfed",
     *(
         f"sketchfed.{name}"
-        for name in ("algorithms", "attacks", "attacks.knowledge", "audits", "caches", "cli", "codecs", "config", "data")
+        for name in (
+            "algorithms",
+            "attacks",
+            "attacks.knowledge",
+            "audits",
+            "caches",
+            "cli",
+            "codecs",
+            "combining",
+            "config",
+            "data",
+        )
     ),
     *(
         f"sketchfed.{name}"
@@ -288,6 +299,7 @@ LISTED = [
     ("algorithms", "algorithms", "ALGORITHMS"),
     ("codecs", "codecs", "CODECS"),
     ("dome", "subspaces", "UPDATES"),
+    ("robustness", "combining", "COMBINE_RULES"),
     ("running", "models", "MODELS"),
     ("data", "data", "DATA_SETS"),
     ("data", "data", "PARTITIONS"),

@@ -11,7 +11,15 @@ from typing import Any, get_type_hints
 import tomli_w
 from torch import nn
 
-from sketchfed.algorithms import ALGORITHMS, Algorithm, CodecSettings, FedAvg, SketchSettings, SubspaceSettings
+from sketchfed.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    CodecSettings,
+    CombineSettings,
+    FedAvg,
+    SketchSettings,
+    SubspaceSettings,
+)
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.models import MODELS
@@ -31,7 +39,7 @@ __all__ = [
     "load_config",
 ]
 
-TABLES = ("data", "model", "algorithm", "sketch", "codec", "subspace", "privacy", "secure", "engine")
+TABLES = ("data", "model", "algorithm", "sketch", "codec", "subspace", "combine", "privacy", "secure", "engine")
 _INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings, "subspace": SubspaceSettings}
 _GIVEN_TO_PARTITIONS = ("data", "clients", "seed")
 _GIVEN_TO_MODELS = ("shape", "outputs")
@@ -224,6 +232,7 @@ class Config:
         algorithm = completed_work(self.algorithm.resolved(dim, clients, module), self.privacy)
         if algorithm.local_steps is None:
             algorithm = replace(algorithm, local_epochs=algorithm.work.epochs)
+        algorithm = replace(algorithm, combine=algorithm.combine.completed())
         data, model = self.data.completed(clients), self.model.completed()
         full = replace(self, data=data, model=model, algorithm=algorithm)
         budget = full.protection(dim=dim, sizes=sizes, module=module).budget
@@ -246,7 +255,11 @@ class Config:
         tables["algorithm"] = {"name": ALGORITHMS.name_of(type(self.algorithm))} | flat(self.algorithm)
         for inner, settings in self.algorithm.tables.items():
             del tables["algorithm"][inner]
-            tables[inner] = flat(settings)
+            if not isinstance(settings, CombineSettings):
+                tables[inner] = flat(settings)
+            elif not settings.averages:  # the mean is left out, so that older versions can read the file
+                tables["algorithm"]["combine"] = settings.name
+                tables |= {inner: dict(settings.options)} if settings.options else {}
         for name, settings in (("privacy", self.privacy), ("secure", self.secure)):
             if settings is not None:
                 tables[name] = flat(settings)
@@ -313,6 +326,7 @@ def _algorithm(tables: Table) -> Algorithm:
         default = _usual(kind, inner)
         usual = {} if {"ratio", "size"} & own.keys() or default.ratio is None else {"ratio": default.ratio}
         table[inner] = with_options({"name": default.name} | usual | own, _INNER[inner])
+    table["combine"] = _combine(table.get("combine", CombineSettings.name), tables.get("combine", {}))
     return to_struct(table, kind, "algorithm")
 
 
@@ -322,6 +336,17 @@ def _usual(kind: type[Algorithm], inner: str) -> Any:
     if setting.default_factory is not MISSING:
         return setting.default_factory()
     return _INNER[inner]() if setting.default in (MISSING, None) else setting.default
+
+
+def _combine(name: Any, options: Table) -> Table:
+    """The rule that [algorithm] names, with its options from [combine]."""
+    if not isinstance(name, str):
+        raise InputError(
+            f"algorithm.combine must be the name of a combine rule in quotes, got {name!r}. Its options go to [combine]."
+        )
+    if "name" in options:
+        raise InputError(f"[combine] holds options only. Name the rule in [algorithm]: combine = {options['name']!r}.")
+    return {"name": name, "options": options}
 
 
 def _privacy(tables: Table, algorithm: Algorithm) -> PrivacySettings | None:

@@ -11,6 +11,7 @@ KINDS = (
     "sketches",
     "codecs",
     "algorithms",
+    "combine_rules",
     "mechanisms",
     "models",
     "data",

@@ -2,6 +2,7 @@
 
 from sketchfed.algorithms.base import Algorithm, stepped
 from sketchfed.algorithms.cohorts import cohort, most_participations, round_seed
+from sketchfed.algorithms.combined import DecodesAlone, combined_packet, combined_values
 from sketchfed.algorithms.dbcl import Dbcl
 from sketchfed.algorithms.dome import Dome
 from sketchfed.algorithms.fedavg import FedAvg
@@ -9,7 +10,13 @@ from sketchfed.algorithms.fetchsgd import FetchSgd
 from sketchfed.algorithms.forms import Form, WholeModel
 from sketchfed.algorithms.iterative import Iterative
 from sketchfed.algorithms.private_iterative import PrivateIterative
-from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings, default_global_rate
+from sketchfed.algorithms.settings import (
+    CodecSettings,
+    CombineSettings,
+    SketchSettings,
+    SubspaceSettings,
+    default_global_rate,
+)
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
 from sketchfed.parts import Registry
 
@@ -18,7 +25,9 @@ __all__ = [
     "Algorithm",
     "Change",
     "CodecSettings",
+    "CombineSettings",
     "Dbcl",
+    "DecodesAlone",
     "Dome",
     "FedAvg",
     "FetchSgd",
@@ -32,6 +41,8 @@ __all__ = [
     "SubspaceSettings",
     "WholeModel",
     "cohort",
+    "combined_packet",
+    "combined_values",
     "default_global_rate",
     "most_participations",
     "round_seed",

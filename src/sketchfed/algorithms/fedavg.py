@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sketchfed.algorithms.base import Algorithm, stepped
 from sketchfed.algorithms.cohorts import cohort, round_seed
+from sketchfed.algorithms.combined import combined_values
 from sketchfed.algorithms.forms import WholeModel
 from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
@@ -115,16 +116,21 @@ class FedAvg(Algorithm):
         codec, shared = self._codec(len(state.replica.weights)), round_seed(seed, state.replica.round)
         kept = state.own.get("knowledge")
         knowledge = kept if kept is not None and kept.numel() else None
-        new = codec.decode(packets, shared, knowledge)
+        combined = combined_values(packets, codec.dim)
+        new = codec.decode(packets, shared, knowledge) if combined is None else combined
         if self.error_feedback:
             new = codec.shrinkage * new
-        learnt = codec.learn(packets, shared, knowledge)
+        learnt = codec.learn(packets, shared, knowledge) if combined is None else None
         own = state.own if learnt is None else {"knowledge": learnt}
         expected = state.replica.prediction
         if expected is None:
             return State(replica=stepped(self, state.replica, new), own=own), None
         prediction = torch.add(expected, new, alpha=self._gain(codec))
         return State(replica=replace(stepped(self, state.replica, expected + new), prediction=prediction), own=own), None
+
+    def decoded_alone(self, packet: Packet, dim: int, context: RoundContext) -> Tensor:
+        """Decode one client's packet, for combine rules. Codecs that decode packets jointly gain nothing then."""
+        return self._codec(dim).decode([packet], context.shared)
 
     def _place(self, context: RoundContext) -> int:
         """The client's position among the clients of the round."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sketchfed.algorithms.base import Algorithm, stepped
 from sketchfed.algorithms.cohorts import round_seed
+from sketchfed.algorithms.combined import combined_values
 from sketchfed.algorithms.forms import WholeModel
 from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.settings import SketchSettings, default_global_rate
@@ -85,7 +86,9 @@ class Iterative(Algorithm):
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
         dim, shared = len(state.replica.weights), round_seed(seed, state.replica.round)
-        mean = self._codec(dim).mean(packets, shared)
+        mean = combined_values(packets, self.sketch.size_for(dim))
+        if mean is None:
+            mean = self._codec(dim).mean(packets, shared)
         arrays, scalars = to_parts(mean, bits=self.sketch.down, seed=shared.child("down"))
         update = Packet(kind="mean", arrays=arrays, scalars=scalars)
         return replace(state, replica=self.follow(state.replica, update, seed)), update
@@ -93,6 +96,10 @@ class Iterative(Algorithm):
     def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
         dim, shared = len(replica.weights), round_seed(seed, replica.round)
         return stepped(self, replica, self.desketched(self.mean_sketch(update, shared, dim), shared, dim))
+
+    def decoded_alone(self, packet: Packet, dim: int, context: RoundContext) -> Tensor:
+        """Read the sketch in one client's packet, for combine rules."""
+        return self._codec(dim).read(packet, context.shared)
 
     def mean_sketch(self, update: Packet, shared: PublicSeed, dim: int) -> Tensor:
         """The mean sketch `(size,)` in a broadcast update."""

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from sketchfed.algorithms.settings import CombineSettings
 from sketchfed.errors import InputError
+from sketchfed.parts import short
 from sketchfed.training import LocalWork
 
 
@@ -45,6 +47,9 @@ class RoundSettings:
     """The server refuses replies whose norm exceeds this many times the round's median norm. 0 accepts all finite replies."""
     public_start: bool = True
     """Whether the first weights come from the public seed. If so, clients can rebuild them, and runs can be repeated."""
+    combine: CombineSettings = field(default_factory=CombineSettings)
+    """How the server makes one vector of a round's packets. A configuration names the rule here, and its options in
+    [combine]."""
 
     name: ClassVar[str]
 
@@ -54,7 +59,8 @@ class RoundSettings:
     @property
     def label(self) -> str:
         """A short description of the algorithm and what it sends."""
-        return " ".join([self.name, *self._words()])
+        rule = [] if self.combine.averages else [short(self.combine.name).replace("_", " ")]
+        return " ".join([self.name, *self._words(), *rule])
 
     @property
     def tables(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.attacks import ATTACKS
     from sketchfed.attacks.knowledge import ANNOUNCED
     from sketchfed.codecs import CODECS
+    from sketchfed.combining import COMBINE_RULES
     from sketchfed.config import ENGINES
     from sketchfed.data import DATA_SETS, PARTITIONS
     from sketchfed.models import MODELS
@@ -56,7 +57,10 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.sketches import SKETCHES
     from sketchfed.training import LOSSES, METRICS
 
-    mathematics, learning = (SKETCHES, CODECS, ALGORITHMS, MECHANISMS), (MODELS, DATA_SETS, PARTITIONS, LOSSES, METRICS)
+    mathematics, learning = (
+        (SKETCHES, CODECS, ALGORITHMS, COMBINE_RULES, MECHANISMS),
+        (MODELS, DATA_SETS, PARTITIONS, LOSSES, METRICS),
+    )
     every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ANNOUNCED, ENGINES)
     return {registry.group.removeprefix("sketchfed."): registry for registry in every}
 

@@ -8,6 +8,7 @@ from sketchfed.protection.base import Clear, Protection
 from sketchfed.protection.budget import Budget
 from sketchfed.protection.noise import CentralNoise, NoisySent, NoisySteps
 from sketchfed.protection.resolve import completed_work, make_protection, participations
+from sketchfed.protection.rules import combined
 from sketchfed.protection.secure_sums import SecureNoise, SecureSteps, SecureSums
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
 from sketchfed.protection.work import ClientWork
@@ -25,6 +26,7 @@ __all__ = [
     "SecureSettings",
     "SecureSteps",
     "SecureSums",
+    "combined",
     "completed_work",
     "make_protection",
     "participations",

@@ -59,6 +59,11 @@ class Protection(ABC):
         """The number of clients in a round: the planned number, or the expected number if cohorts are hidden."""
         return self.algorithm.planned(self.population)
 
+    @property
+    def packets(self) -> int:
+        """The number of packets that the server decodes in a round, if all clients answer."""
+        return self.cohort_size
+
     @abstractmethod
     def reply(self, work: ClientWork) -> tuple[Packet, Tensor | None]:
         """Return the packet that a client sends, and the memory that it keeps until it takes part again."""

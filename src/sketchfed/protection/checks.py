@@ -128,7 +128,7 @@ def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:
     """
     context = RoundContext(round=0, seed=PublicSeed(0), client=0)
     try:
-        _try(algorithm, dim, context)
+        declared_code(algorithm, dim, context)
     except NotLinearError as error:
         if secure:
             why, instead = "cannot be summed, so it cannot run under secure aggregation", "set secure.aggregation = false"
@@ -141,8 +141,11 @@ def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:
         ) from None
 
 
-def _try(algorithm: Algorithm, dim: int, context: RoundContext) -> None:
-    """Try the code on two changes and their sum, and the server's step on a packet that stands for two equal clients."""
+def declared_code(algorithm: Algorithm, dim: int, context: RoundContext) -> None:
+    """Raise `NotLinearError` unless the algorithm's packets can be summed.
+
+    The code is tried on two changes and their sum, and the server's step on a packet that stands for two equal clients.
+    """
     subject, declared = f"algorithm '{algorithm.label}'", "it declares a linear code, but"
     try:
         code = algorithm.code(dim, context)

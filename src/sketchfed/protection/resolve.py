@@ -13,6 +13,7 @@ from sketchfed.protection.budget import Budget, SharedBudget
 from sketchfed.protection.checks import check_linear, check_privacy, check_secure
 from sketchfed.protection.noise import CentralNoise, NoisySent, NoisySteps
 from sketchfed.protection.passes import Passes
+from sketchfed.protection.rules import check_combine
 from sketchfed.protection.secure_sums import SecureNoise, SecureSteps, SecureSums
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
 from sketchfed.protection.units import EachExample, PlainTraining, Unit, WholeClient
@@ -36,6 +37,19 @@ def make_protection(
     seed: PublicSeed,
 ) -> Protection:
     """Make the protection of a run and calibrate its noise. `sizes` is the number of examples of each client."""
+    made = _protection(algorithm, privacy, secure, dim, sizes, seed)
+    check_combine(made)
+    return made
+
+
+def _protection(
+    algorithm: Algorithm,
+    privacy: PrivacySettings | None,
+    secure: SecureSettings | None,
+    dim: int,
+    sizes: Sequence[int],
+    seed: PublicSeed,
+) -> Protection:
     run = _Run(algorithm=algorithm, dim=dim, sizes=tuple(sizes))
     if secure is not None and not secure.aggregation:
         secure = None

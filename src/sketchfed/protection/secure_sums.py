@@ -1,5 +1,6 @@
 """Secure sums: clients send masked integers, and the server learns only their sum."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,8 +17,9 @@ from sketchfed.privacy.accounting import Charge
 from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.privacy.rounded import Rounded
 from sketchfed.protection.base import Protection
-from sketchfed.protection.batches import ExampleBatches
+from sketchfed.protection.batches import ExampleBatches, batch_of
 from sketchfed.protection.budget import Budget
+from sketchfed.protection.honest_sums import clipped_to, honest_norm
 from sketchfed.protection.noise import NoisySteps
 from sketchfed.protection.settings import SecureSettings
 from sketchfed.protection.units import Unit
@@ -25,6 +27,8 @@ from sketchfed.protection.work import ClientWork
 from sketchfed.secure import Terms, planned_terms
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, expect_kind, tensor_named
+
+log = logging.getLogger("sketchfed")
 
 INTEGERS = "integers"
 """The kind of packet that is masked. It never leaves a client without a mask."""
@@ -46,6 +50,11 @@ class SecureSums(Protection):
     def batches(self) -> ExampleBatches | None:
         return self.unit.batches
 
+    @property
+    def packets(self) -> int:
+        """The number of sums in a round."""
+        return len(self.group_sizes)
+
     def reply(self, work: ClientWork) -> tuple[Packet, None]:
         return Packet(kind=INTEGERS, arrays={"values": self.integers(work)}), None
 
@@ -55,7 +64,10 @@ class SecureSums(Protection):
         return self.mechanism.noised(self.unit.integers(work, self.mechanism, secret), secret)
 
     def combine(self, replies: Sequence[Packet], context: RoundContext) -> list[Packet]:
-        """Convert opened sums of integers into the packets that the algorithm decodes."""
+        """Convert opened sums of integers into the packets that the algorithm decodes.
+
+        A sum is clipped to the largest norm that honest clients can add up to, because a single client can send any integers.
+        """
         return [self._recovered(expect_kind(packet, INTEGERS), context) for packet in replies]
 
     def opened(self, total: Tensor, survivors: int, context: RoundContext) -> Packet:
@@ -116,7 +128,19 @@ class SecureSums(Protection):
 
     def _recovered(self, packet: Packet, context: RoundContext) -> Packet:
         total = tensor_named(packet, "values", shape=(self.mechanism.size,), dtype=torch.int64)
-        values = self.mechanism.recovered(total, context.shared)
+        opened = self.mechanism.recovered(total, context.shared)
+        batch = None if self.unit.batches is None else batch_of(self.algorithm.work)
+        most = honest_norm(self.mechanism, clients=packet.clients, batch=batch)
+        values = clipped_to(opened, most)
+        if values is not opened:
+            log.warning(
+                "round %d: a secure sum over %d clients has norm %.3g, but honest clients add up to at most %.3g. Some client "
+                "sent something else than its update. The sum is clipped.",
+                context.round + 1,
+                packet.clients,
+                float(opened.double().norm()),
+                most,
+            )
         return self.code(context).packet(values * self.unit.scale, clients=packet.clients)
 
 

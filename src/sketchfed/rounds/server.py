@@ -14,7 +14,7 @@ from sketchfed.errors import RAISED, DivergedError, NoReplyError, SecureSumError
 from sketchfed.kernels.finite import all_finite
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.sampling import poisson_sample
-from sketchfed.protection import Protection, SecureSums
+from sketchfed.protection import Protection, SecureSums, combined
 from sketchfed.rounds.engine import Engine
 from sketchfed.rounds.participant import behind, parted
 from sketchfed.rounds.secure_rounds import SecureRounds
@@ -278,6 +278,7 @@ class Server:
     def _stepped(self, packets: list[Packet]) -> tuple[State, Packet | None]:
         """Return the state after this round and the update to broadcast. Weights that are not finite raise an error."""
         try:
+            packets = combined(self.protection, packets, self._context())
             noise = self.protection.variance(sum(packet.clients for packet in packets))
             state, update = self.algorithm.server(self.state, packets, self.seed, noise=noise)
         except SketchfedError as error:

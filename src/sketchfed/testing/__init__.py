@@ -1,4 +1,4 @@
-"""Conformance suites for your own sketches, codecs and algorithms, and tiny federations to try them in.
+"""Conformance suites for your own sketches, codecs, combine rules and algorithms, and tiny federations to try them in.
 
 Derive a test class from a suite and name your parts; pytest then runs every check for each of them:
 
@@ -15,11 +15,21 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("sketchfed.testing needs pytest, which is not installed: pip install pytest.") from error
 
-_CHECKS = ("algorithm_rounds", "algorithm_views", "algorithms", "codec_packets", "codec_vectors", "codecs", "sketches")
+_CHECKS = (
+    "algorithm_rounds",
+    "algorithm_views",
+    "algorithms",
+    "codec_packets",
+    "codec_vectors",
+    "codecs",
+    "combine_rules",
+    "sketches",
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _CHECKS))  # before any of them is imported
 
 from sketchfed.testing.algorithms import AlgorithmConformance  # noqa: E402
 from sketchfed.testing.codecs import CodecConformance  # noqa: E402
+from sketchfed.testing.combine_rules import CombineRuleConformance  # noqa: E402
 from sketchfed.testing.federation import Apart, Tap, advanced, federation, weights_of  # noqa: E402
 from sketchfed.testing.odds import mean_interval  # noqa: E402
 from sketchfed.testing.problems import data_of, dense_model, examples  # noqa: E402
@@ -30,6 +40,7 @@ __all__ = [
     "AlgorithmConformance",
     "Apart",
     "CodecConformance",
+    "CombineRuleConformance",
     "SketchConformance",
     "Tap",
     "advanced",

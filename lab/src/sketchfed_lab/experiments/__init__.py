@@ -46,6 +46,7 @@ EXPERIMENTS = {
     "power-iteration": "sketchfed_lab.experiments.power_iteration",
     "k-means": "sketchfed_lab.experiments.k_means",
     "linear-regression": "sketchfed_lab.experiments.linear_regression",
+    "robust-rules": "sketchfed_lab.experiments.robust_rules",
     "flower-soak": "sketchfed_lab.experiments.flower_soak",
 }
 

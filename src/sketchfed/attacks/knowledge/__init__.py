@@ -13,7 +13,7 @@ A package that announces an algorithm announces what it reveals under the same n
 """
 
 from sketchfed.algorithms import ALGORITHMS, Algorithm, Dbcl, Dome, FedAvg, FetchSgd, Iterative, PrivateIterative
-from sketchfed.attacks.knowledge.base import Coordinates, Heard, Knowledge, by_code, mean_change, spread
+from sketchfed.attacks.knowledge.base import Coordinates, Heard, Knowledge, OnlyHeard, by_code, mean_change, spread
 from sketchfed.attacks.knowledge.dbcl import DbclKnowledge
 from sketchfed.attacks.knowledge.dome import DomeKnowledge
 from sketchfed.attacks.knowledge.fedavg import FedAvgKnowledge
@@ -58,10 +58,10 @@ def knowledge_of(algorithm: Algorithm) -> Knowledge:  # type: ignore[type-arg]
     """What the messages of an algorithm reveal; `InputError` if nobody has said, or if what was announced cannot be used."""
     kind = type(algorithm)
     name = ALGORITHMS.name_of(kind)
-    if kind in KNOWLEDGE:
-        return KNOWLEDGE[kind](algorithm)
-    if name in ANNOUNCED.names():
-        return ANNOUNCED[name](algorithm)
+    found = KNOWLEDGE.get(kind) or (ANNOUNCED[name] if name in ANNOUNCED.names() else None)
+    if found is not None:
+        known = found(algorithm)
+        return known if algorithm.combine.averages else OnlyHeard(algorithm, known)
     remedy = (
         f"Set sketchfed.attacks.knowledge.KNOWLEDGE[{kind.__qualname__}] in its module."
         if ":" in name

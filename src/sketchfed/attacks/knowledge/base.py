@@ -58,6 +58,26 @@ class Knowledge(ABC, Generic[Known]):
         """What two consecutive models, as clients are given them, reveal about the mean change between them."""
 
 
+@dataclass(frozen=True)
+class OnlyHeard(Knowledge[Known]):
+    """What is known if the server does not average: single replies reveal what they always do, and broadcasts nothing.
+
+    A median or a chosen reply is a change of nobody, or of somebody whom only the server knows. What it reveals about the mean
+    has no formula.
+    """
+
+    known: Knowledge[Known]
+
+    def heard(self, packet: Packet, dim: int, context: RoundContext) -> Heard | None:
+        return self.known.heard(packet, dim, context)
+
+    def told(self, update: Packet, replica: Replica, seed: PublicSeed) -> None:
+        """A broadcast is no mean."""
+
+    def between(self, before: Replica, after: Replica, seed: PublicSeed) -> None:
+        """The model did not move by a mean."""
+
+
 def mean_change(algorithm: Algorithm, before: Replica, after: Replica) -> Tensor | None:
     """The mean change of a server that moves by rate·mean. None with momentum, or if a model in between was missed."""
     if after.round != before.round + 1 or algorithm.global_momentum:

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,11 +127,23 @@ def test_what_was_not_intended_cannot_be_settled():
         PrivacyLedger(CLAIM).settle(round=1, draw="a", clients=None, charge=ONE)
 
 
-def test_its_text_says_rdp_once_noise_was_discrete():
-    ledger = PrivacyLedger(CLAIM)
+def test_its_text_names_the_accountant_that_found_its_epsilon():
+    ledger, coarse = PrivacyLedger(CLAIM), Charge(multiplier=3.0, discrete=True)
     assert ledger.text == CLAIM.text
-    ledger.intend(round=0, draw="a", clients=None, charge=Charge(multiplier=3.0, discrete=True))
+    ledger.intend(round=0, draw="a", clients=None, charge=replace(coarse, deviation=40.0, size=9))
+    assert ledger.text == CLAIM.text
+    ledger.intend(round=1, draw="a", clients=None, charge=coarse)
     assert ledger.text == CLAIM.text.replace("PLD", "RDP")
+
+
+def test_a_draw_that_an_earlier_version_settled_may_come_again():
+    """It said less about the same discrete noise."""
+    ledger, old = PrivacyLedger(CLAIM), Charge(multiplier=3.0, discrete=True)
+    for charge in (old, replace(old, deviation=40.0, size=9)):
+        ledger.intend(round=0, draw="fixed", clients=[1], charge=charge)
+        ledger.settle(round=0, draw="fixed", clients=[1], charge=charge)
+    with pytest.raises(InputError, match="settled"):
+        ledger.intend(round=0, draw="fixed", clients=[1], charge=replace(old, multiplier=4.0))
 
 
 def test_a_thousand_clients_and_rounds_are_kept_as_a_count_for_each_noise():

@@ -5,7 +5,7 @@ A ledger is a file of JSON lines that only grows: the claim, then what was inten
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from sketchfed.errors import InputError, StorageError
-from sketchfed.privacy.accounting import Charge, Claim, worst_epsilon
+from sketchfed.privacy.accounting import Charge, Claim, worst_bound, worst_epsilon
 from sketchfed.storage import replace_file, storing
 
 FORMAT, VERSION = "sketchfed privacy ledger", 1
@@ -164,8 +164,9 @@ class PrivacyLedger:
 
     @property
     def text(self) -> str:
-        """What must be said with its ε: RDP, once noise was discrete."""
-        return self.claim.for_charges([entry.charge for entry in self._entries.values()]).text
+        """What must be said with its ε, with the accountant that found it."""
+        _, accountant = worst_bound(self._spent.charges, self._spent.profiles(), self.claim)
+        return replace(self.claim, accountant=accountant).text
 
     def _add(self, entry: LedgerEntry) -> None:
         before = self._entries.get((entry.round, entry.draw))
@@ -197,7 +198,7 @@ class PrivacyLedger:
     def _check(entry: LedgerEntry, before: LedgerEntry | None) -> None:
         if before is None or not before.settled:
             return
-        if (entry.clients, entry.covered, entry.charge) != (before.clients, before.covered, before.charge):
+        if (entry.clients, entry.covered, entry.charge.noise) != (before.clients, before.covered, before.charge.noise):
             raise InputError(
                 f"draw '{entry.draw}' of round {entry.round} is settled, and now comes with other clients or another charge. "
                 "The same noise on two sums cancels in their difference. Draw new noise under another name."

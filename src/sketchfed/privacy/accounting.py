@@ -38,6 +38,9 @@ _PROFILES = 32  # of so many clients the privacy loss is worked out one by one; 
 _LEVELS = 12  # of discrete noise that is sampled: every other number of survivors is another multiplier
 _FACTOR = 1.0001  # between a multiplier that is too small and the one that calibration returns
 _SMALLEST, _LARGEST = 0.02, 1e6  # multipliers that calibration tries
+_SMALLEST_EVER, _LARGEST_EVER = 1e-6, 1e15  # multipliers whose squares are far from what floats hold
+_MOST_STEPS, _MOST_SIZE, _RAREST = 10**6, 2**62, 1e-12
+_LEAST_SAMPLED, _MOST_PULL = 0.05, 3e3  # beyond, ε is in the hundreds, and sampling is not worth the grid that it takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +117,21 @@ class Charge:
                 f"multiplier must be a positive number, got {self.multiplier}: without noise there is no ε. "
                 "Let `calibrated` find it for an ε."
             )
-        if not 0 < self.sampling <= 1:
+        if not _SMALLEST_EVER <= self.multiplier <= _LARGEST_EVER:
             raise InputError(
-                f"sampling must be above 0 and at most 1, got {self.sampling}. Leave it at 1 where the observer sees who "
-                "took part."
+                f"multiplier {self.multiplier:g} is not between {_SMALLEST_EVER:g} and {_LARGEST_EVER:g}, where an accountant "
+                "can compute. It is the noise's standard deviation over the clip norm."
             )
-        if self.steps < 1:
-            raise InputError(f"steps must be at least 1, got {self.steps}. Charge nothing for nothing.")
+        if not _RAREST <= self.sampling <= 1:
+            raise InputError(
+                f"sampling must be above 0 ({_RAREST:g} is the least) and at most 1, got {self.sampling}. Leave it at 1 where "
+                "the observer sees who took part."
+            )
+        if not 1 <= self.steps <= _MOST_STEPS:
+            raise InputError(
+                f"steps must be from 1 to {_MOST_STEPS:,}, got {self.steps}. Charge nothing for nothing, and more in several "
+                "charges."
+            )
         if not 0 <= self.slack < math.inf:
             raise InputError(f"slack must be 0 or a positive number, got {self.slack}.")
         if self.slack and not self.discrete:
@@ -131,10 +142,10 @@ class Charge:
                 "discrete=True, or leave both out."
             )
         if self.deviation is not None and self.size is not None:
-            if not 0 < self.deviation < math.inf or self.size < 1:
+            if not 0 < self.deviation <= _LARGEST_EVER or not 1 <= self.size <= _MOST_SIZE:
                 raise InputError(
-                    f"deviation must be a positive number of integer steps and size at least 1, got {self.deviation} and "
-                    f"{self.size}."
+                    f"deviation must be a positive number of integer steps up to {_LARGEST_EVER:g}, and size from 1 to "
+                    f"{_MOST_SIZE:,}, got {self.deviation} and {self.size}."
                 )
             object.__setattr__(self, "deviation", float(self.deviation))
             object.__setattr__(self, "size", int(self.size))
@@ -251,11 +262,21 @@ def _rounded(charge: Charge) -> tuple[Charge, float] | None:
 
 
 def _worst_continuous(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float:
+    charges = [
+        replace(charge, sampling=1.0) if charge.sampling < 1 and _hopeless(charge, int(times)) else charge
+        for charge, times in zip(charges, counts.max(axis=0), strict=True)
+    ]
     plain = np.array([charge.sampling == 1 for charge in charges])
     pulls = np.array([charge.steps / charge.multiplier**2 if charge.sampling == 1 else 0.0 for charge in charges])
     if plain.all():
         return _gaussian_epsilon(float((counts @ pulls).max()), claim.adjacency == "replace-one", claim.delta)
     return _worst_loss(charges, counts, plain, pulls, claim)
+
+
+def _hopeless(charge: Charge, times: int) -> bool:
+    """Whether sampled noise is so weak, or released so often, that it is charged as if it were not sampled: never less."""
+    pull = times * charge.steps * charge.sampling**2 * math.expm1(min(charge.multiplier**-2, 100.0))
+    return charge.multiplier < _LEAST_SAMPLED or charge.sampling > 1 - 1e-9 or pull > _MOST_PULL
 
 
 def _gaussian_epsilon(pull: float, replace_one: bool, delta: float) -> float:

@@ -23,6 +23,7 @@ from sketchfed.privacy.divergences import (
     renyi,
     renyi_epsilons,
     sampled_loss,
+    undominated,
 )
 from sketchfed.privacy.smoothing import rounded_from
 
@@ -275,7 +276,8 @@ def _worst_continuous(charges: Sequence[Charge], counts: "NDArray[np.int64]", cl
 
 def _hopeless(charge: Charge, times: int) -> bool:
     """Whether sampled noise is so weak, or released so often, that it is charged as if it were not sampled: never less."""
-    pull = times * charge.steps * charge.sampling**2 * math.expm1(min(charge.multiplier**-2, 100.0))
+    whole = charge.multiplier**-2
+    pull = times * charge.steps * min(whole, charge.sampling**2 * math.expm1(min(whole, 100.0)))
     return charge.multiplier < _LEAST_SAMPLED or charge.sampling > 1 - 1e-9 or pull > _MOST_PULL
 
 
@@ -322,7 +324,7 @@ def _worst_loss(
             f"delta {claim.delta:g} is below {LEAST_DELTA:g}, where a discretised privacy loss says nothing sure about "
             "sampled noise. Use accountant rdp, or a larger delta."
         )
-    rows = _undominated(counts)
+    rows = undominated(counts)
     if len(rows) > 1 and claim.adjacency != "replace-one":
         orders = tuple(map(float, WHOLE_ORDERS))
         each = np.stack([charge.steps * renyi(charge.multiplier, charge.sampling, orders) for charge in charges])
@@ -343,17 +345,6 @@ def _worst_loss(
         pull = float(rows[row][plain] @ pulls[plain])
         worst = max(worst, _loss_epsilon(frozenset(parts.items()), pull, claim.adjacency == "replace-one", claim.delta))
     return worst
-
-
-def _undominated(counts: "NDArray[np.int64]") -> "NDArray[np.int64]":
-    """The rows that no other row reaches or exceeds in every column."""
-    rows = np.unique(counts, axis=0)
-    rows = rows[np.argsort(-rows.sum(axis=1), kind="stable")]
-    kept: list[int] = []
-    for index, row in enumerate(rows):
-        if not (rows[kept] >= row).all(axis=1).any():
-            kept.append(index)
-    return rows[kept]
 
 
 @cached(maxsize=4096)

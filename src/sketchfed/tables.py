@@ -29,7 +29,10 @@ def read_toml(path: str | Path) -> Table:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the configuration {path}: {error.strerror}. Check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also numbers of 5,000 digits, and deep tables
         raise InputError(f"{path} is not valid TOML: {error}. Mend that line.") from None
 
 
@@ -108,6 +111,8 @@ def _refusal(text: str, table: Table, kind: type, where: str) -> InputError:
     for key in keys:
         value = value[key]
     place = ".".join(keys if len(keys) > 1 else [where, *keys])  # [sketch] and [codec] stand beside [algorithm] in the file
+    if text.startswith("Number out of range"):
+        return InputError(f"{place} is a number beyond what a computer's float holds. Use a smaller one.")
     if not text.startswith("Expected"):
         return UnknownNameError(place, value, get_args(get_type_hints(kind)[keys[0]]))
     return InputError(f"{place} must be {_expected(text)}, got {value!r}.")

@@ -225,6 +225,17 @@ def test_slack_that_leaves_no_room_is_said():
         calibrated(claim(), 1, lambda z: {Charge(multiplier=z, discrete=True, slack=1.0): 10})
 
 
+@pytest.mark.parametrize(("multiplier", "sampling", "steps"), [(0.04, 0.5, 1), (1.0, 1 - 1e-12, 3), (1.0, 0.1, 300_000)])
+def test_sampled_noise_that_hides_nothing_is_charged_as_unsampled(multiplier, sampling, steps):
+    """A grid for it would take minutes and gigabytes."""
+    assert spent(multiplier, sampling=sampling, steps=steps) == spent(multiplier, steps=steps)
+
+
+def test_noise_just_strong_enough_for_a_grid_is_charged_less_than_unsampled():
+    assert spent(0.06, sampling=0.1) < spent(0.06)
+    assert 300 < spent(1.0, sampling=0.1, steps=160_000) < spent(1.0, steps=160_000)
+
+
 # Claims and bad input.
 
 
@@ -243,9 +254,15 @@ def test_a_claim_says_what_its_epsilon_is_about():
         (lambda: claim(math.nan), "delta must be"),
         (lambda: Charge(multiplier=0.0), "multiplier must be a positive number, got 0.0: without noise there is no ε"),
         (lambda: Charge(multiplier=math.inf), "multiplier must be"),
-        (lambda: Charge(multiplier=1.0, sampling=0.0), "sampling must be above 0 and at most 1, got 0.0"),
+        (lambda: Charge(multiplier=1e-9), "multiplier 1e-09 is not between 1e-06 and 1e\\+15"),
+        (lambda: Charge(multiplier=1.0, steps=10**7), "steps must be from 1 to 1,000,000"),
+        (lambda: Charge(multiplier=1.0, discrete=True, deviation=3.0), "describe discrete noise together"),
+        (lambda: Charge(multiplier=1.0, deviation=3.0, size=1), "describe discrete noise together"),
+        (lambda: Charge(multiplier=1.0, discrete=True, deviation=0.0, size=1), "deviation must be a positive number"),
+        (lambda: Charge(multiplier=1.0, discrete=True, deviation=3.0, size=0), "size from 1"),
+        (lambda: Charge(multiplier=1.0, sampling=0.0), "sampling must be above 0 .* and at most 1, got 0.0"),
         (lambda: Charge(multiplier=1.0, sampling=1.5), "sampling must be"),
-        (lambda: Charge(multiplier=1.0, steps=0), "steps must be at least 1"),
+        (lambda: Charge(multiplier=1.0, steps=0), "steps must be from 1"),
         (lambda: Charge(multiplier=1.0, discrete=True, slack=-1.0), "slack must be 0 or a positive"),
         (lambda: Charge(multiplier=1.0, slack=1.0), "slack 1 is about discrete noise"),
         (lambda: calibrated(claim(), 0, lambda z: {Charge(multiplier=z): 1}), "epsilon must be a positive number, got 0"),

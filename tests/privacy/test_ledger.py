@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from sketchfed.errors import InputError, StorageError
 from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
 from sketchfed.privacy.ledger import LedgerEntry, PrivacyLedger
+from sketchfed.privacy.ledger_file import LedgerFile, head_of
 
 CLAIM = Claim(unit="client", adjacency="zero-out", observer="server", delta=1e-5)
 ONE = Charge(multiplier=10.0)
@@ -126,11 +128,23 @@ def test_what_was_not_intended_cannot_be_settled():
         PrivacyLedger(CLAIM).settle(round=1, draw="a", clients=None, charge=ONE)
 
 
-def test_its_text_says_rdp_once_noise_was_discrete():
-    ledger = PrivacyLedger(CLAIM)
+def test_its_text_names_the_accountant_that_found_its_epsilon():
+    ledger, coarse = PrivacyLedger(CLAIM), Charge(multiplier=3.0, discrete=True)
     assert ledger.text == CLAIM.text
-    ledger.intend(round=0, draw="a", clients=None, charge=Charge(multiplier=3.0, discrete=True))
+    ledger.intend(round=0, draw="a", clients=None, charge=replace(coarse, deviation=40.0, size=9))
+    assert ledger.text == CLAIM.text
+    ledger.intend(round=1, draw="a", clients=None, charge=coarse)
     assert ledger.text == CLAIM.text.replace("PLD", "RDP")
+
+
+def test_a_draw_that_an_earlier_version_settled_may_come_again():
+    """It said less about the same discrete noise."""
+    ledger, old = PrivacyLedger(CLAIM), Charge(multiplier=3.0, discrete=True)
+    for charge in (old, replace(old, deviation=40.0, size=9)):
+        ledger.intend(round=0, draw="fixed", clients=[1], charge=charge)
+        ledger.settle(round=0, draw="fixed", clients=[1], charge=charge)
+    with pytest.raises(InputError, match="settled"):
+        ledger.intend(round=0, draw="fixed", clients=[1], charge=replace(old, multiplier=4.0))
 
 
 def test_a_thousand_clients_and_rounds_are_kept_as_a_count_for_each_noise():
@@ -161,18 +175,21 @@ COUNT = itertools.count()
 
 @FEW_FILES
 @given(draws.filter(bool), st.data())
-def test_a_crash_at_any_byte_keeps_all_that_was_acknowledged(tmp_path, entries, data):
+def test_a_crash_at_any_byte_of_a_line_keeps_all_that_was_acknowledged(tmp_path, entries, data):
     path = tmp_path / f"{next(COUNT)}.jsonl"
     ledger = PrivacyLedger(CLAIM, path)
-    acknowledged = [(path.stat().st_size, ())]
+    states = []
     for draw, (round_, who, charge, _) in enumerate(entries):
+        states.append((path.read_bytes(), head_of(path).read_bytes(), ledger.entries))
         ledger.intend(round=round_, draw=str(draw), clients=who, charge=charge)
-        acknowledged.append((path.stat().st_size, ledger.entries))
-    whole = path.read_bytes()
-    cut = data.draw(st.integers(acknowledged[0][0], len(whole)))
-    path.write_bytes(whole[:cut])
+    states.append((path.read_bytes(), b"", ledger.entries))
+    at = data.draw(st.integers(0, len(entries) - 1))
+    (before, head, kept), (after, _, more) = states[at], states[at + 1]
+    cut = data.draw(st.integers(len(before), len(after)))
+    path.write_bytes(after[:cut])
+    head_of(path).write_bytes(head)
     loaded = PrivacyLedger.load(path)
-    assert loaded.entries == [kept for size, kept in acknowledged if size <= cut][-1]
+    assert loaded.entries == (more if cut == len(after) else kept)
     loaded.intend(round=99, draw="after", clients=None, charge=ONE)
     assert PrivacyLedger.load(path).entries == loaded.entries
 
@@ -189,7 +206,7 @@ def test_an_entry_is_on_the_disk_before_intend_returns(tmp_path, monkeypatch):
     ledger = PrivacyLedger(CLAIM, path)
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(path.read_bytes().count(b"\n")))
     ledger.intend(round=0, draw="a", clients=None, charge=ONE)
-    assert synced == [2]
+    assert synced[0] == 2
 
 
 def test_a_disk_that_fills_up_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
@@ -252,13 +269,22 @@ def test_another_claim_is_refused_with_both(tmp_path):
 
 def lines_of(path: Path) -> list[bytes]:
     spend(PrivacyLedger(CLAIM, path), [(0, [1, 2], ONE, True), (1, None, ONE, False)])
-    return path.read_bytes().splitlines(keepends=True)
+    return LedgerFile.open(path).contents
+
+
+def forge(path: Path, contents: list[bytes]) -> None:
+    """Write lines with hashes that hold, so that only what they say can be wrong."""
+    head_of(path).unlink()
+    path.unlink()
+    file = LedgerFile.create(path, contents[0])
+    for content in contents[1:]:
+        file.append(content)
 
 
 @pytest.mark.parametrize(
     ("number", "old", "new"),
     [
-        (0, b'"version":1', b'"version":"one"'),
+        (0, b'"version":2', b'"version":"two"'),
         (0, b"client", b"household"),
         (1, b'"round":0', b'"round":-1'),
         (1, b'"round":0', b'"round":0.5'),
@@ -275,7 +301,7 @@ def test_a_damaged_line_is_refused_with_its_number(tmp_path, number, old, new):
     lines = lines_of(path)
     assert old in lines[number]
     lines[number] = lines[number].replace(old, new, 1)
-    path.write_bytes(b"".join(lines))
+    forge(path, lines)
     with pytest.raises(StorageError, match=rf"line {number + 1} of the privacy ledger .* start a new run"):
         PrivacyLedger.load(path)
 
@@ -283,7 +309,7 @@ def test_a_damaged_line_is_refused_with_its_number(tmp_path, number, old, new):
 def test_a_line_that_changes_what_was_settled_is_refused(tmp_path):
     path = tmp_path / "ledger.jsonl"
     lines = lines_of(path)
-    path.write_bytes(b"".join([*lines, lines[2].replace(b"[1,2]", b"[1]")]))
+    forge(path, [*lines, lines[2].replace(b"[1,2]", b"[1]")])
     with pytest.raises(StorageError, match=r"line 5 .* is settled"):
         PrivacyLedger.load(path)
 
@@ -299,8 +325,8 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path, data):
 def test_a_later_version_is_refused(tmp_path):
     path = tmp_path / "ledger.jsonl"
     PrivacyLedger(CLAIM, path)
-    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
-    with pytest.raises(StorageError, match=r"of version 2; this sketchfed reads .* version 1"):
+    forge(path, [LedgerFile.open(path).contents[0].replace(b'"version":2', b'"version":3')])
+    with pytest.raises(StorageError, match=r"of version 3; this sketchfed reads .* version 2"):
         PrivacyLedger.load(path)
 
 
@@ -335,7 +361,7 @@ def test_a_ledger_of_before_covering_is_read(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = PrivacyLedger(CLAIM, path)
     ledger.intend(round=0, draw="a", clients=[1], charge=ONE)
-    path.write_text(path.read_text().replace(',"covered":[]', ""))
+    forge(path, [line.replace(b',"covered":[]', b"") for line in LedgerFile.open(path).contents])
     assert PrivacyLedger.load(path).entries == ledger.entries
 
 

@@ -154,7 +154,7 @@ def test_slack_covers_that_a_sum_of_discrete_gaussians_is_not_one(sampling):
     assert 1e-4 < slack < 0.3
 
 
-def test_discrete_charges_are_accounted_by_rdp_and_say_so():
+def test_discrete_charges_that_do_not_say_how_coarse_they_are_are_accounted_by_rdp_and_say_so():
     charge = Charge(multiplier=4.0, sampling=0.1, discrete=True)
     assert epsilon_of({charge: 50}, claim()) == epsilon_of({charge: 50}, claim(accountant="rdp"))
     assert claim().for_charges({charge: 50}).text.endswith("(RDP)")

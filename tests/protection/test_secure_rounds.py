@@ -132,7 +132,7 @@ def test_survivors_are_charged_for_the_noise_that_is_really_there():
         whole.privacy_ledger.entries[0].charge.multiplier * (7 / 10) ** 0.5
     )
     assert short.epsilon > whole.epsilon
-    assert "RDP" in short.privacy_ledger.text
+    assert "PLD" in short.privacy_ledger.text
 
 
 @pytest.mark.parametrize("unit", ["client", "example"])

@@ -99,7 +99,7 @@ class Disk:
 
     def _open(self, real):
         def opened(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-            if "r" in mode or self.folder not in path.parents:
+            if not set(mode) & set("wax+") or self.folder not in path.parents:
                 return real(path, mode, *arguments, **options)
             self._about_to(f"open {path.name}")
             file = real(path, mode, *arguments, **options)

@@ -245,7 +245,7 @@ def _table(group: _Group, epsilon: float, rounds: int, clip: float, summed: int,
 
     rows = compared(group.claim, epsilon, rounds=rounds, releases=group.releases, sampling=group.sampling)
     tight = rows[-1].multiplier * clip / summed
-    caption = f"ε = {epsilon:g} {group.claim.text}. Discrete noise is accounted by RDP. {group.mean}"
+    caption = f"ε = {epsilon:g} {group.claim.text}. Discrete noise takes hardly more. {group.mean}"
     if group.releases > 1:
         caption += "\nLemma H.4 is about one round, and stands here as if it were about all."
     if dim is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sketchfed.errors import InputError
 from sketchfed.kernels import clipping
+from sketchfed.privacy.accounting import Charge
 from sketchfed.privacy.base import LEAST_BITS, MOST_BITS, Modular, check_bits, check_count, positive
 from sketchfed.privacy.flattening import Flattening
 from sketchfed.privacy.sampling import MOST_DEVIATION, discrete_gaussian, variance_above
@@ -162,6 +163,18 @@ class DiscreteGaussian(Modular):
         check_count("survivors", survivors)
         k = np.arange(1, survivors, dtype=np.float64)
         return self.size * 10 * float(np.exp(-2 * (math.pi * self.deviation) ** 2 * k / (k + 1)).sum())
+
+    def charge(self, survivors: int, *, sampling: float = 1.0, steps: int = 1) -> Charge:
+        """What `steps` releases of sums with the noise of this many clients cost one unit."""
+        return Charge(
+            multiplier=self.multiplier(survivors),
+            sampling=sampling,
+            steps=steps,
+            discrete=True,
+            slack=self.slack(survivors),
+            deviation=math.sqrt(survivors) * self.deviation,
+            size=self.size,
+        )
 
     def wrap_odds(self, *, clients: int, units: int = 1) -> float:
         """An upper bound on the probability that any number in the sum of `clients` clients wraps around.

@@ -135,3 +135,14 @@ def renyi_epsilons(totals: "NDArray[np.float64]", orders: tuple[float, ...], del
     # What moves so little that the total variation √(1 − e^−D) stays below δ costs nothing (Bretagnolle & Huber 1979).
     best[(delta**2 + np.expm1(-totals.min(axis=-1))) > 0] = 0.0
     return np.asarray(best)
+
+
+def undominated(counts: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """The rows that no other row reaches or exceeds in every column."""
+    rows = np.unique(counts, axis=0)
+    rows = rows[np.argsort(-rows.sum(axis=1), kind="stable")]
+    kept: list[int] = []
+    for index, row in enumerate(rows):
+        if not (rows[kept] >= row).all(axis=1).any():
+            kept.append(index)
+    return rows[kept]

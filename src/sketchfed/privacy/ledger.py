@@ -1,11 +1,12 @@
 """What a run has spent: every release, on the disk before its noise is drawn, so that no crash can forget it.
 
-A ledger is a file of JSON lines that only grows: the claim, then what was intended and what came of it.
+A ledger is a file of JSON lines that only grows: the claim, then what was intended and what came of it. `LedgerFile` notices
+lines that are missing or changed.
 """
 
-import os
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import msgspec
 import numpy as np
 
 from sketchfed.errors import InputError, StorageError
-from sketchfed.privacy.accounting import Charge, Claim, worst_epsilon
-from sketchfed.storage import replace_file, storing
+from sketchfed.privacy.accounting import Charge, Claim, worst_bound, worst_epsilon
+from sketchfed.privacy.ledger_file import LedgerFile, damaged
 
-FORMAT, VERSION = "sketchfed privacy ledger", 1
+FORMAT, VERSION = "sketchfed privacy ledger", 2
+log = logging.getLogger("sketchfed")
+UNCHAINED = 1
+"""The version whose lines have no hashes, of sketchfed 0.1.0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +68,11 @@ class PrivacyLedger:
         self._rounds: dict[int, list[tuple[int, str]]] = {}
         self._charged: dict[int, list[int]] | None = None
         self._spent = _Spent()
-        self._end = 0
+        self._file: LedgerFile | None = None
         if path is not None:
             if path.exists():
                 raise InputError(f"{path} exists already: a ledger is never begun anew. Go on with it by PrivacyLedger.load.")
-            self._create(path)
+            self._file = LedgerFile.create(path, msgspec.json.encode(_Head(FORMAT, VERSION, claim)))
 
     @classmethod
     def load(cls, path: Path, claim: Claim | None = None) -> "PrivacyLedger":
@@ -76,21 +80,14 @@ class PrivacyLedger:
 
         With a claim, the ledger must be about that one.
         """
+        file = LedgerFile.open(path)
         try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise StorageError(
-                f"cannot read the privacy ledger {path}: {error.strerror or error}. Without it nobody knows what was spent: "
-                "bring it back, or start a new run in another folder."
-            ) from error
-        *lines, _cut = data.split(b"\n")
-        if not lines:
-            raise _damaged(path, 1, "the first line is missing")
-        try:
-            head = msgspec.json.decode(lines[0], type=_Head)
+            head = msgspec.json.decode(file.contents[0], type=_Head)
         except (ValueError, RecursionError) as error:
-            raise _damaged(path, 1, str(error)) from None
-        if (head.format, head.version) != (FORMAT, VERSION):
+            raise damaged(path, 1, str(error)) from None
+        if head.version == VERSION and not file.chained:
+            raise damaged(path, 1, "it has no hash")
+        if head.format != FORMAT or head.version not in (UNCHAINED, VERSION):
             raise StorageError(
                 f"{path} is a '{head.format}' of version {head.version}; this sketchfed reads a '{FORMAT}' of version "
                 f"{VERSION}. Go on with the version that began the run."
@@ -100,14 +97,17 @@ class PrivacyLedger:
                 f"{path} is about ε {head.claim.text}, not {claim.text}. What was spent under one claim cannot be "
                 "carried over to another: put the settings back, or start a new run."
             )
+        if not file.counted:
+            log.warning("%s was begun by sketchfed 0.1.0: nobody can see whether lines of that time are missing.", path)
         ledger = cls(head.claim)
         decoder = msgspec.json.Decoder(LedgerEntry)
-        for number, line in enumerate(lines[1:], 2):
+        for number, line in enumerate(file.contents[1:], 2):
             try:
                 ledger._note(decoder.decode(line))
             except (ValueError, RecursionError) as error:
-                raise _damaged(path, number, str(error)) from None
-        ledger.path, ledger._end = path, sum(len(line) + 1 for line in lines)
+                raise damaged(path, number, str(error)) from None
+        file.contents.clear()
+        ledger.path, ledger._file = path, file
         return ledger
 
     @property
@@ -164,14 +164,15 @@ class PrivacyLedger:
 
     @property
     def text(self) -> str:
-        """What must be said with its ε: RDP, once noise was discrete."""
-        return self.claim.for_charges([entry.charge for entry in self._entries.values()]).text
+        """What must be said with its ε, with the accountant that found it."""
+        _, accountant = worst_bound(self._spent.charges, self._spent.profiles(), self.claim)
+        return replace(self.claim, accountant=accountant).text
 
     def _add(self, entry: LedgerEntry) -> None:
         before = self._entries.get((entry.round, entry.draw))
         self._check(entry, before)
-        if self.path is not None:
-            self._append(self.path, msgspec.json.encode(entry) + b"\n")
+        if self._file is not None:
+            self._file.append(msgspec.json.encode(entry))
         self._note(entry)
 
     def _note(self, entry: LedgerEntry) -> None:
@@ -197,37 +198,11 @@ class PrivacyLedger:
     def _check(entry: LedgerEntry, before: LedgerEntry | None) -> None:
         if before is None or not before.settled:
             return
-        if (entry.clients, entry.covered, entry.charge) != (before.clients, before.covered, before.charge):
+        if (entry.clients, entry.covered, entry.charge.noise) != (before.clients, before.covered, before.charge.noise):
             raise InputError(
                 f"draw '{entry.draw}' of round {entry.round} is settled, and now comes with other clients or another charge. "
                 "The same noise on two sums cancels in their difference. Draw new noise under another name."
             )
-
-    def _create(self, path: Path) -> None:
-        head = msgspec.json.encode(_Head(FORMAT, VERSION, self.claim)) + b"\n"
-        replace_file(path, head)
-        self._end = len(head)
-
-    def _append(self, path: Path, line: bytes) -> None:
-        with storing(path), path.open("r+b", buffering=0) as file:
-            file.seek(self._end)
-            beyond = file.read()
-            if os.fstat(file.fileno()).st_size < self._end or b"\n" in beyond:
-                raise StorageError(
-                    f"{path} is not as this process left it: another one works on the same run, or cut it short. Stop the "
-                    "other, and go on with --resume."
-                )
-            try:
-                file.truncate(self._end)  # what a crash left of a line
-                file.seek(self._end)
-                left = line
-                while left:  # a disk that fills up takes a part, and complains the next time
-                    left = left[file.write(left) :]
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(self._end)
-                raise
-        self._end += len(line)
 
 
 class _Spent:
@@ -270,10 +245,3 @@ class _Spent:
 
 def _sorted(clients: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if clients is None else tuple(sorted({int(client) for client in clients}))
-
-
-def _damaged(path: Path, line: int, why: str) -> StorageError:
-    return StorageError(
-        f"line {line} of the privacy ledger {path} is not what a ledger writes: {why}. It was changed or damaged, so nobody "
-        "knows what was spent. Bring back a copy of the whole file, or start a new run in another folder."
-    )

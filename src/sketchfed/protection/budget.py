@@ -41,5 +41,4 @@ class SharedBudget(Budget):
     mechanism: DiscreteGaussian
 
     def charge(self, honest: int = 1) -> Charge:
-        multiplier, slack = self.mechanism.multiplier(honest), self.mechanism.slack(honest)
-        return Charge(multiplier=multiplier, sampling=self.sampling, steps=self.releases, discrete=True, slack=slack)
+        return self.mechanism.charge(honest, sampling=self.sampling, steps=self.releases)

@@ -117,16 +117,18 @@ class _Run:
         if privacy.hidden_cohorts:
             times = self.algorithm.rounds
 
-        def release(noise: float) -> dict[Charge, int]:
-            charge = Charge(multiplier=noise, sampling=probe.sampling, steps=probe.releases, discrete=privacy.discrete)
-            return {charge: times}
+        by_renyi = privacy.discrete and claim.accountant == "rdp"
 
-        multiplier = calibrated(claim, epsilon, release)
-        while True:  # the distance from an exact discrete Gaussian is known only after the noise is chosen
+        def release(noise: float) -> dict[Charge, int]:
+            return {Charge(multiplier=noise, sampling=probe.sampling, steps=probe.releases, discrete=by_renyi): times}
+
+        multiplier, more = calibrated(claim, epsilon, release), 1.001
+        while True:  # what it costs that noise is integers, in shares, is known only after the noise is chosen
             made = self.noisy(privacy, secure, multiplier)
             if epsilon_of({made.charge(): times}, claim) <= epsilon:
                 return made
-            multiplier *= 1.01
+            multiplier *= more
+            more = min(more**1.5, 1.05)
 
     def noisy(self, privacy: PrivacySettings, secure: SecureSettings | None, multiplier: float) -> Protection:
         """Make the protection with this noise multiplier."""

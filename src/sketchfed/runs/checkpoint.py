@@ -29,6 +29,7 @@ from sketchfed.version import __version__
 FILE = "checkpoint.safetensors"
 MEMORIES = "memories"
 _VERSION = 1
+_UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError)
 _DAMAGED = "It was damaged or replaced; start the run anew in another folder."
 _FOREIGN = "Another version of sketchfed wrote it. Resume the run with that version, or start it anew in another folder."
 
@@ -86,7 +87,7 @@ class Checkpoints:
             return None
         try:
             found = self._load(path, start)
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        except _UNREADABLE as error:
             advice = remedy(self._folder, otherwise=_FOREIGN if isinstance(error, _FormatError) else _DAMAGED)
             raise StorageError(f"{path} is not a checkpoint of this run: {error}. {advice}") from error
         self._sweep()

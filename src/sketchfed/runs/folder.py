@@ -99,7 +99,7 @@ class RunFolder:
             lines = [_LATER | json.loads(text) for text in path.read_bytes().splitlines()[:rounds]] if path.exists() else []
             kept = b"".join(_line(line) for line in lines)
             whole = [line["round"] for line in lines if line.keys() == set(keys)] == list(range(1, rounds + 1))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             whole = False
         if not whole:
             advice = remedy(self.path, otherwise="It was changed or damaged; start the run anew in another folder.")

@@ -112,7 +112,7 @@ def _differences(path: Path, now: dict[str, Any], data_name: str | None) -> list
         begun = json.loads(path.read_bytes())
         differences = [*_loss_differs(begun, now), *_model_differs(begun["model"], now["model"])]
         return differences + _data_differs(begun["data"], now["data"], data_name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(
             f"{path} is damaged, so loss, data and model cannot be compared with those at the start of the run. Restore the "
             "file, or delete it to resume without this check."

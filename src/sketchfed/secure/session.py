@@ -67,11 +67,11 @@ class SecureClient:
         try:
             kept = msgspec.msgpack.decode(data, type=_Kept)
             state = msgspec.msgpack.decode(kept.state, type=_KINDS[kept.kind])
-        except (msgspec.DecodeError, KeyError) as error:
+            return cls(state, kept.directory)
+        except (msgspec.DecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SecureSumError(
                 f"what was kept of this secure sum cannot be read: {error}. The client joins the next one."
             ) from None
-        return cls(state, kept.directory)
 
     @property
     def name(self) -> bytes:

@@ -33,8 +33,8 @@ SUMS = {"privacy": {"name": "discrete_gaussian", "noise_multiplier": 1.0, "delta
 
 def grid(**demands: Any) -> FakeGrid:
     """Three nodes with data of their own whose owners said these things with --node-config."""
-    owned = {node: {"partition-id": client, "data": "own_data:load", **demands} for client, node in enumerate(NODES)}
-    return FakeGrid(settings=owned)
+    own = {"policy": "", "data": "own_data:load", **demands}
+    return FakeGrid(settings={node: {"partition-id": client, **own} for client, node in enumerate(NODES)})
 
 
 def agreed(nodes: FakeGrid, *, session: bytes = SESSION, **others: Any) -> FlowerEngine:
@@ -87,19 +87,19 @@ def told(config: Mapping[str, Any], **others: Any) -> bytes:
     return pack(Packet(kind="agreement", arrays=arrays, scalars=packet.scalars))
 
 
-def snapshot(value: float, dim: int = 43) -> bytes:
+def snapshot(value: float, index: int = 0, dim: int = 43) -> bytes:
     """A whole model in which every weight has one value."""
-    return pack(Packet(kind="snapshot", arrays={"weights": torch.full((dim,), value)}, scalars={"round": 0}))
+    return pack(Packet(kind="snapshot", arrays={"weights": torch.full((dim,), value)}, scalars={"round": index}))
 
 
 class Sum:
     """A secure sum of round 1 that is asked for stage by stage, as the server likes."""
 
-    def __init__(self, engine: FlowerEngine, *, attempt: int = 0) -> None:
+    def __init__(self, engine: FlowerEngine, *, index: int = 0, attempt: int = 0) -> None:
         self.engine = engine
         config = engine._agreement.config
         protection = config.protection(dim=43, sizes=engine.sizes)
-        self.terms = protection.terms(PublicSeed(config.seed), 0, (0, 1, 2), attempt)
+        self.terms = protection.terms(PublicSeed(config.seed), index, (0, 1, 2), attempt)
         self.requests: dict[str, dict[int, bytes]] = {}
 
     def run(

@@ -1,7 +1,9 @@
 """What a lying server tries with nodes, and what it gets: nothing that the owner of a node did not allow."""
 
+import os
 import sys
 from collections import Counter
+from hashlib import sha256
 
 import pytest
 import torch
@@ -11,7 +13,6 @@ from lying_server import (
     ALL,
     BEGIN,
     NOISE,
-    SESSION,
     SUMS,
     Sum,
     agreed,
@@ -28,7 +29,7 @@ from lying_server import (
 from sketchfed.config import load_config
 from sketchfed.flower import sketchfed_mod
 from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
-from sketchfed.wire import unpack
+from sketchfed.wire import pack
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
 
@@ -87,7 +88,7 @@ def test_a_mask_is_used_once_however_often_the_context_is_copied():
     attack.run(until="masked", tasks=dict.fromkeys(range(3), snapshot(0.0)))
     before, replies = copied(nodes), []
     for value in (0.0, 0.5):
-        nodes.contexts.update({node: context for node, context in copied(nodes).items()} if not replies else before)
+        nodes.contexts.update(before if replies else copied(nodes))
         asks = {client: retasked(request, snapshot(value)) for client, request in attack.requests["masked"].items()}
         replies.append(attack.engine.ask(asks, "masked"))
     assert len(replies[0]) == 3
@@ -114,16 +115,10 @@ def test_sums_that_were_joined_are_remembered_whatever_session_the_server_names(
     """The first step of opening one client's update: the same terms once more, after a session in between."""
     nodes = grid()
     first = Sum(agreed(nodes, **SUMS))
-    assert len(first.engine.ask(dict.fromkeys(range(3), b"".join(_packed(first.terms))), "keys")) == 3
+    assert len(first.engine.ask(dict.fromkeys(range(3), pack(first.terms.packet)), "keys")) == 3
     agreed(nodes, session=b"t" * 16, **SUMS).ask(ALL, "keys")
     again = agreed(nodes, session=b"u" * 16, **SUMS)
-    assert again.ask(dict.fromkeys(range(3), b"".join(_packed(first.terms))), "keys") == {}
-
-
-def _packed(terms):
-    from sketchfed.wire import pack
-
-    return [pack(terms.packet)]
+    assert again.ask(dict.fromkeys(range(3), pack(first.terms.packet)), "keys") == {}
 
 
 def test_fresh_sessions_do_not_renew_what_a_node_may_spend():
@@ -141,23 +136,35 @@ def test_fresh_sessions_do_not_renew_what_a_node_may_spend():
     assert spent <= 3.0
 
 
-@pytest.mark.parametrize("label", ["shares", "consent", "unmask", "dance"])
-def test_a_sum_is_charged_whatever_the_server_calls_the_request(label, tmp_path):
-    """A budget for three sums lasts for three sums, also if the server calls the last stage by another name."""
+def sums_opened(label: str, session: bytes) -> int:
+    """How many of twelve sums a server opens if it calls the last stage by this name."""
     private = {"name": "discrete_gaussian", "noise_multiplier": 4.0, "epsilon": 2.0, "delta": 1e-5}
-    opened = 0
-    for number in range(12):
-        engine = agreed(
-            grid(), session=b"s" * 16, algorithm={"name": "fedavg", "rounds": 100}, privacy=private, secure={}, seed=number
-        )
-        nodes = engine._grid
+    engine = agreed(grid(), session=session, algorithm={"name": "fedavg", "rounds": 100}, privacy=private, secure={})
 
-        def ask(stage, requests, engine=engine):
-            return engine.ask(requests, label if stage == "unmask" else stage)
+    def ask(stage, requests):
+        return engine.ask(requests, label if stage == "unmask" else stage)
 
-        del nodes
-        opened += Sum(engine).run(ask, tasks=dict.fromkeys(range(3), snapshot(0.0))) is not None
-    assert opened <= 3
+    tasks = (dict.fromkeys(range(3), snapshot(0.0, index)) for index in range(12))
+    return sum(Sum(engine, index=index).run(ask, tasks=task) is not None for index, task in enumerate(tasks))
+
+
+def test_a_sum_is_charged_whatever_the_server_calls_the_request():
+    honest = sums_opened("unmask", b"h" * 16)
+    assert 1 <= honest < 12
+    for label in ("shares", "consent", "dance"):
+        assert sums_opened(label, label.encode().ljust(16)) <= honest
+
+
+def test_a_sum_is_charged_when_the_masked_values_leave():
+    """Others can open it without this client, so a server that never asks it to unmask has the sum all the same."""
+    private = {"name": "discrete_gaussian", "noise_multiplier": 4.0, "epsilon": 2.0, "delta": 1e-5}
+    engine = agreed(grid(), algorithm={"name": "fedavg", "rounds": 100}, privacy=private, secure={})
+    masked = 0
+    for index in range(12):
+        attack = Sum(engine, index=index)
+        attack.run(until="consent", tasks=dict.fromkeys(range(3), snapshot(0.0, index)))
+        masked += "consent" in attack.requests
+    assert 1 <= masked < 12
 
 
 BYPASSES = {
@@ -257,5 +264,31 @@ def test_a_session_that_began_privately_stays_as_it_began():
     engine = agreed(nodes, algorithm={"name": "fedavg"}, privacy=NOISE)
     assert len(engine.ask(ALL)) == 3
     assert answers(nodes, algorithm={"name": "fedavg"}) == {}
-    assert unpack(BEGIN).kind == "begin"
-    assert engine._session == SESSION
+    assert len(engine.ask(ALL)) == 3, "what was agreed still is"
+
+
+def test_forks_with_copies_of_one_context_mask_one_value():
+    """Six processes serve `masked` requests with different tasks, each from its own copy of everything but the store."""
+    nodes = grid()
+    attack = Sum(agreed(nodes, algorithm={"name": "fedavg"}, **SUMS))
+    attack.run(until="masked", tasks=dict.fromkeys(range(3), snapshot(0.0)))
+    sealed, digest = attack.requests["masked"][0], attack.engine._agreement.digest
+    read, write = os.pipe()
+    children = []
+    for number in range(6):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                payload = retasked(sealed, snapshot(float(number)))
+                reply = asked(nodes, NODES[0], "masked", client=0, agreement=digest, payload=payload)
+                os.write(write, reply.status.encode() + b" " + sha256(reply.payload).hexdigest().encode() + b"\n")
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    os.close(write)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 6
+    with os.fdopen(read, "rb") as file:
+        lines = file.read().decode().splitlines()
+    assert Counter(line.split()[0] for line in lines) == {"done": 1, "refused": 5}

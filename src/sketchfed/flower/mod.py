@@ -132,8 +132,8 @@ def check_app(algorithm: Algorithm) -> None:
 
 def _refusal(policy: Policy) -> str:
     return (
-        "this node's policy refuses a message of another strategy: the app's weights would leave without noise or masks. Use the "
-        f"strategy Sketched. ({policy.rules['allow.plain'].text})"
+        "this node's policy refuses a message of another strategy: the app's weights would leave without noise or masks. Use "
+        f"the strategy Sketched. ({policy.rules['allow.plain'].text})"
     )
 
 

@@ -35,7 +35,8 @@ class SumDesk:
         if directory.get(request.client) != desk.who:
             raise SecureSumError("the run's directory has another identity for this client than it has: it changed its key.")
         desk.check_directory(directory, request.session)
-        claim = desk.store.claim(self._key(sha256(request.payload).digest(), "secure.keys"), request.payload)
+        scope = sha256(request.session + request.payload).digest()
+        claim = desk.store.claim(self._key(scope, "secure.keys"), request.payload)
         if isinstance(claim, bytes):
             return claim
         try:
@@ -87,9 +88,7 @@ class SumDesk:
         desk, request = self._desk, self._request
         digest = desk.store.sum_of(desk.who, request.session, _bound(packet))
         if packet.kind != f"secure.{request.stage}":
-            raise WireError(
-                f"a request of stage '{request.stage[:20]}' carries 'secure.{request.stage[:20]}', not '{packet.kind}'."
-            )
+            raise WireError(f"a request of stage '{request.stage[:20]}' carries a packet '{packet.kind}' of another stage.")
         claim = desk.store.claim(self._key(digest, packet.kind), request.payload)
         if isinstance(claim, bytes):
             return claim

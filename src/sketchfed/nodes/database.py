@@ -76,8 +76,8 @@ def reading(path: Path) -> Iterator[None]:
                 f"another process has held the store {path} for {PATIENCE:g} s. End it, or wait until it is done."
             ) from error
         raise StorageError(
-            f"cannot use the store {path}: {error}. Make room on the disk or mend the permissions of its folder. Until then this "
-            "node takes no part."
+            f"cannot use the store {path}: {error}. Make room on the disk or mend the permissions of its folder. Until then "
+            "this node takes no part."
         ) from error
     except sqlite3.DatabaseError as error:
         raise damaged(path, str(error)) from error
@@ -85,10 +85,10 @@ def reading(path: Path) -> Iterator[None]:
 
 def damaged(path: Path, why: str) -> StorageError:
     return StorageError(
-        f"{path} is not a store of a sketchfed node, or it is damaged: {why}. It says which secure sums this node joined and what "
-        "it spent of its privacy, so the node takes no part without it. Bring back the whole file from before the damage only if "
-        "the node answered nothing since. Otherwise move the file away, make new identities, and count the lifetime ε of its data "
-        "as spent."
+        f"{path} is not a store of a sketchfed node, or it is damaged: {why}. It says which secure sums this node joined and "
+        "what it spent of its privacy, so the node takes no part without it. Bring back the whole file from before the damage "
+        "only if the node answered nothing since. Otherwise move the file away, make new identities, and count the lifetime ε "
+        "of its data as spent."
     )
 
 
@@ -123,5 +123,5 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         raise damaged(path, "its header is another program's" if application else "its header is empty")
     if version != VERSION:
         raise StorageError(
-            f"{path} is a store of version {version}, and this sketchfed reads version {VERSION}. Use the version that wrote it."
+            f"{path} is a store of version {version}, and this sketchfed reads version {VERSION}. Use the one that wrote it."
         )

@@ -89,10 +89,8 @@ class Rule:
 
     @property
     def text(self) -> str:
-        shown = (
-            {True: "true", False: "false", None: "not limited"}.get(self.value) if not isinstance(self.value, list) else None
-        )
-        return f"{self.source}: {self.key} = {shown or self.value}"
+        shown = {"True": "true", "False": "false", "None": "not limited"}.get(str(self.value), self.value)
+        return f"{self.source}: {self.key} = {shown}"
 
 
 class Policy:

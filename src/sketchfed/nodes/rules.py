@@ -150,6 +150,14 @@ def _inner(policy: Policy, value: Any, place: str) -> Iterator[Verdict]:
         yield _named(policy, homes[0] if homes else "models", value, place)
 
 
+def named_parts(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The kinds and names of the parts that a configuration names and that are not built in."""
+    for (table, key), kind in _PLACES.items():
+        name = tables.get(table, {}).get(key)
+        if isinstance(name, str) and name != GIVEN and name not in REGISTRIES[kind].built_in:
+            yield kind, name
+
+
 def _named(policy: Policy, kind: str, name: object, place: str) -> Verdict:
     allowed = policy[f"allow.{kind}"]
     known = isinstance(name, str) and (name in allowed or (BUILT_IN in allowed and name in REGISTRIES[kind].built_in))
@@ -166,11 +174,13 @@ def _limits(policy: Policy, tables: Mapping[str, Mapping[str, Any]], offer: Offe
     rounds = _number(algorithm, "algorithm", "rounds", RoundSettings.rounds)
     yield _at_most(policy, "limits.rounds", rounds, f"algorithm.rounds = {rounds:,}")
     for key in ("local_steps", "local_epochs"):
-        steps = _number(algorithm, "algorithm", key, 1)
-        yield _at_most(policy, "limits.steps", steps, f"algorithm.{key} = {steps:,}")
+        if algorithm.get(key) is not None:
+            steps = _number(algorithm, "algorithm", key, 1)
+            yield _at_most(policy, "limits.steps", steps, f"algorithm.{key} = {steps:,}")
     for table in ("sketch", "codec", "subspace"):
-        size = _number(tables.get(table, {}), table, "size", 0)
-        yield _at_most(policy, "limits.parameters", size, f"{table}.size = {size:,}")
+        if tables.get(table, {}).get("size") is not None:
+            size = _number(tables[table], table, "size", 0)
+            yield _at_most(policy, "limits.parameters", size, f"{table}.size = {size:,}")
     parameters = offer.parameters
     model = tables.get("model", {})
     name = model.get("name", ModelSettings.name)
@@ -178,7 +188,8 @@ def _limits(policy: Policy, tables: Mapping[str, Mapping[str, Any]], offer: Offe
         options = {key: value for key, value in model.items() if key not in ("name", "loss", "metric")}
         parameters = parameters_of(name, offer.shape, offer.outputs, options)
     example = 1 if offer.shape is None else math.prod(offer.shape)
-    yield _at_most(policy, "limits.parameters", example, f"examples of {example:,} numbers")
+    if offer.shape is not None:
+        yield _at_most(policy, "limits.parameters", example, f"examples of {example:,} numbers")
     if parameters is not None:
         yield _at_most(policy, "limits.parameters", parameters, f"a model of {parameters:,} parameters")
     subspace = tables.get("subspace", {})

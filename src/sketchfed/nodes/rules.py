@@ -46,6 +46,8 @@ _PLACES = {
 }
 _DEFAULTS = PrivacySettings(noise_multiplier=1.0)
 _SUMS = SecureSettings()
+_ABSURD = 1e300
+"""Whole numbers of JSON have no bound. Beyond this one they are no numbers of a setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +308,7 @@ def _number(table: Mapping[str, Any], where: str, key: str, default: T) -> T:
     if value is None:
         return default
     kinds: Sequence[type] = (int, float) if isinstance(default, float) else (int,)
-    if type(value) not in kinds or not 0 <= value < math.inf:
+    if type(value) not in kinds or not 0 <= value < _ABSURD:
         kind = "a number" if isinstance(default, float) else "a whole number"
         raise InputError(f"{where}.{key} must be {kind}, not negative, got {str(value)[:80]!r}.")
     return value  # type: ignore[no-any-return]

@@ -38,7 +38,7 @@ PUBLIC_MODULES = (
         f"sketchfed.{name}"
         for name in ("algorithms", "attacks", "attacks.knowledge", "audits", "caches", "cli", "codecs", "config", "data")
     ),
-    *(f"sketchfed.{name}" for name in ("draws", "errors", "flower", "kernels", "models", "nn", "planner", "privacy")),
+    *(f"sketchfed.{name}" for name in ("draws", "errors", "flower", "kernels", "models", "nn", "nodes", "planner", "privacy")),
     *(f"sketchfed.{name}" for name in ("protection", "report", "rounds", "runs", "secure", "seeds", "sketches")),
     *(f"sketchfed.{name}" for name in ("subspaces", "tasks", "training", "vectors", "wire")),
 )

@@ -292,3 +292,15 @@ def test_forks_with_copies_of_one_context_mask_one_value():
     with os.fdopen(read, "rb") as file:
         lines = file.read().decode().splitlines()
     assert Counter(line.split()[0] for line in lines) == {"done": 1, "refused": 5}
+
+
+def test_a_node_is_asked_to_join_so_many_runs_a_day(tmp_path):
+    (tmp_path / "policy.toml").write_text("[limits]\nenrolments = 2\n")
+    nodes, offer = grid(policy=str(tmp_path / "policy.toml")), tables(data={"name": "given", "clients": 3})
+    said = [hello(nodes, offer, session=bytes([number]) * 16) for number in (1, 1, 2, 3)]
+    assert [reply.status for reply in said] == ["done", "done", "done", "refused"]
+    assert "policy.toml:2: limits.enrolments = 2" in said[-1].reason
+    settings = load_config(offer).to_tables()
+    settings.pop("engine")
+    rude = asked(nodes, NODES[0], "train", session=b"4" * 16, client=0, agreement=told(settings), payload=BEGIN)
+    assert "limits.enrolments" in rude.reason, "who says no hello is counted as well"

@@ -24,7 +24,7 @@ from secrets import token_bytes
 from typing import Self
 
 from sketchfed.errors import InputError, SecureSumError, StorageError
-from sketchfed.nodes.database import damaged, opened, reading
+from sketchfed.nodes.database import PATIENCE, damaged, opened, reading
 
 log = logging.getLogger("sketchfed")
 
@@ -32,6 +32,8 @@ TRAIN = "train"
 """The stage of a reply with noise and without masks."""
 REPLIES = 8
 """The number of latest answers of a run whose bytes are kept. Older answers cannot be repeated any more."""
+QUIET = 30.0
+"""The days after which a run without messages is over, so that its secrets and replies are deleted."""
 SUMS = 4
 """The number of latest sums of a run whose secrets are kept. Older ones are over."""
 
@@ -226,7 +228,10 @@ class NodeStore:
             )
 
     def enrol(self, session: bytes, most: int, refused: str) -> None:
-        """Count a run that this node is asked to join. Refuse it if more than `most` came within a day."""
+        """Count a run that this node is asked to join. Refuse it if more than `most` came within a day.
+
+        With each new run, what old ones left behind is pruned.
+        """
         now = time.time()
         with self.transaction() as rows:
             if rows.execute("SELECT 1 FROM enrolments WHERE session = ?", (session,)).fetchone():
@@ -236,6 +241,7 @@ class NodeStore:
                 raise InputError(f"{recent} runs asked this node to join within a day. {refused}")
             rows.execute("DELETE FROM enrolments WHERE seen < ?", (now - 10 * 86_400,))
             rows.execute("INSERT INTO enrolments (session, seen) VALUES (?, ?)", (session, now))
+        self.prune(QUIET)
 
     def meet(self, directory: Mapping[int, bytes], session: bytes, *, strict: str | None) -> None:
         """Remember the identities of a run's clients. Warn of strangers once others are known, or refuse them.
@@ -266,9 +272,10 @@ class NodeStore:
         old = time.time() - days * 86_400
         with self.transaction() as rows:
             quiet = "session NOT IN (SELECT session FROM answers WHERE seen > ?)"
-            rows.execute(f"UPDATE sums SET secret = NULL WHERE secret IS NOT NULL AND {quiet}", (old,))
-            rows.execute(f"UPDATE answers SET reply = NULL WHERE reply IS NOT NULL AND {quiet}", (old,))
-        self._forget_deleted()
+            done = rows.execute(f"UPDATE sums SET secret = NULL WHERE secret IS NOT NULL AND {quiet}", (old,)).rowcount
+            done += rows.execute(f"UPDATE answers SET reply = NULL WHERE reply IS NOT NULL AND {quiet}", (old,)).rowcount
+        if done:
+            self._forget_deleted()
 
     def check(self) -> None:
         """Read the whole file and refuse it if anything in it is damaged."""
@@ -280,7 +287,11 @@ class NodeStore:
     def _forget_deleted(self) -> None:
         """Empty the write-ahead log, which still has pages from before a deletion. While others read, it stays for later."""
         with reading(self.path):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connection.execute("PRAGMA busy_timeout = 500")
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
 
 
 def _prune(rows: sqlite3.Connection, key: Key) -> None:

@@ -1,6 +1,7 @@
 """What a lying server tries with nodes, and what it gets: nothing that the owner of a node did not allow."""
 
 import os
+import signal
 import sys
 from collections import Counter
 from hashlib import sha256
@@ -28,6 +29,7 @@ from lying_server import (
 
 from sketchfed.config import load_config
 from sketchfed.flower import sketchfed_mod
+from sketchfed.nodes import NodeStore
 from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
 from sketchfed.wire import pack
 
@@ -304,3 +306,34 @@ def test_a_node_is_asked_to_join_so_many_runs_a_day(tmp_path):
     settings.pop("engine")
     rude = asked(nodes, NODES[0], "train", session=b"4" * 16, client=0, agreement=told(settings), payload=BEGIN)
     assert "limits.enrolments" in rude.reason, "who says no hello is counted as well"
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+def test_a_node_that_is_killed_around_its_answer_masks_one_value(point):
+    """Killed before the commit, it never answers this stage. Killed between commit and send, it gives the stored bytes."""
+    nodes = grid()
+    attack = Sum(agreed(nodes, algorithm={"name": "fedavg"}, **SUMS))
+    attack.run(until="masked", tasks=dict.fromkeys(range(3), snapshot(0.0)))
+    sealed, digest = attack.requests["masked"][0], attack.engine._agreement.digest
+
+    def masked(value):
+        payload = retasked(sealed, snapshot(value))
+        return asked(nodes, NODES[0], "masked", client=0, agreement=digest, payload=payload)
+
+    child = os.fork()
+    if child == 0:
+        settle = NodeStore.settle
+
+        def killed(*arguments, **options):
+            if point == "after":
+                settle(*arguments, **options)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        NodeStore.settle = killed
+        masked(0.0)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert masked(0.5).status == "refused"
+    first, second = masked(0.0), masked(0.0)
+    assert first == second
+    assert first.status == ("done" if point == "after" else "refused")

@@ -54,7 +54,7 @@ PUBLIC_MODULES = (
     ),
     *(
         f"sketchfed.{name}"
-        for name in ("draws", "errors", "flower", "kernels", "models", "nn", "planner", "privacy", "privacy.formulas")
+        for name in ("draws", "errors", "flower", "kernels", "models", "nn", "nodes", "planner", "privacy", "privacy.formulas")
     ),
     *(f"sketchfed.{name}" for name in ("protection", "report", "rounds", "runs", "secure", "seeds", "sketches")),
     *(f"sketchfed.{name}" for name in ("subspaces", "tasks", "testing", "training", "vectors", "wire")),

@@ -21,12 +21,14 @@ def federation(plugin_site, tmp_path_factory):
 
     The nodes find the modules of these tests and the plug-in.
     """
+    from fake_grid import POLICY
     from own_data import CLIENTS, FOUND
 
     from sketchfed.flower.loopback import Loopback
 
     found = {"PYTHONPATH": os.pathsep.join([FOUND["PYTHONPATH"], str(plugin_site)])}
-    with Loopback(tmp_path_factory.mktemp("federation"), nodes=CLIENTS, environment=found) as running:
+    folder, policy = tmp_path_factory.mktemp("federation"), POLICY.read_text()
+    with Loopback(folder, nodes=CLIENTS, environment=found, policy=policy) as running:
         yield running
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -19,6 +20,9 @@ from sketchfed.runs.loop import prepare
 NODES = 101, 102, 103
 """Clients 0, 1 and 2."""
 
+POLICY = Path(__file__).with_name("policy.toml")
+"""What the owners of these nodes allow beside built-in parts."""
+
 Tamper = Callable[[Request, Message], Message | None]
 """What becomes of a reply to a request; None if it never arrives."""
 
@@ -31,7 +35,7 @@ class FakeGrid:
     ) -> None:
         """`settings` are the nodes', by their ids; if absent each of `NODES` has a partition."""
         chosen = {node: {"partition-id": index} for index, node in enumerate(NODES)} if settings is None else settings
-        self.contexts = {node: fresh_context(node, own) for node, own in chosen.items()}
+        self.contexts = {node: fresh_context(node, {"policy": str(POLICY), **own}) for node, own in chosen.items()}
         self.tamper = tamper
         self.requests: list[tuple[int, Request]] = []
         self.replies: list[Message] = []

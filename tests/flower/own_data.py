@@ -10,8 +10,8 @@ from sketchfed.data import DataSet, from_clients
 
 CLIENTS = 3
 HERE = Path(__file__).parent
-FOUND = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)])}
-"""With this in its environment a process finds this module."""
+FOUND = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])}
+"""With this in its environment a process finds this module, and the sources that this process finds."""
 
 
 def load(settings: dict[str, object]) -> tuple[Tensor, Tensor]:

@@ -2,12 +2,9 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
-from secure.cohorts import Cohort, small_terms
 from sketchfed.algorithms import Replica
-from sketchfed.errors import SecureSumError
 from sketchfed.flower.messages import NEVER
 from sketchfed.flower.state import ClientState, Kept
-from sketchfed.secure import run_stages
 
 SESSION, OTHER = b"a" * 16, b"b" * 16
 START = Replica(round=0, weights=torch.zeros(3))
@@ -79,23 +76,13 @@ def test_state_lasts_in_the_records_of_its_session():
     assert ClientState(records, SESSION).settled(0, START).made == 0
 
 
-def joined():
-    """A client of a secure sum."""
-    cohort = Cohort(small_terms())
-    cohort.ask("keys", cohort.server().requests, gone=lambda *_: False)
-    return cohort.clients[0]
-
-
 def test_another_session_forgets_all_of_it():
     records = RecordDict({"of the app": ConfigRecord({"its": 1})})
     before = ClientState(records, SESSION)
-    before.agreement, before.sum = b"agreed", joined()
+    before.agreement = b"agreed"
     before.keep(after(0))
-    before.join(b"d" * 32)
     other = ClientState(records, OTHER)
-    assert (other.agreement, other.joined, other.settled(0, START)) == (b"", set(), Kept(replica=START))
-    with pytest.raises(SecureSumError, match="not joined"):
-        _ = other.sum
+    assert (other.agreement, other.settled(0, START)) == (b"", Kept(replica=START))
     assert ClientState(records, SESSION).agreement == b""
     assert records["of the app"] == ConfigRecord({"its": 1}), "what is not ours stays"
 
@@ -107,28 +94,3 @@ def test_what_cannot_be_read_is_as_good_as_lost(damage):
     kept.keep(after(0))
     records["sketchfed.kept"] = ConfigRecord({"pending": damage, "committed": damage})
     assert kept.settled(0, START) == Kept(replica=START)
-
-
-def test_a_part_in_a_secure_sum_is_kept_from_stage_to_stage():
-    """All stages of a sum, each client taken from its records and put back each time."""
-    cohort = Cohort(small_terms())
-    states = {client: ClientState(RecordDict(), SESSION) for client in cohort.terms.clients}
-
-    def ask(stage, requests):
-        if stage != "keys":
-            cohort.clients = {client: states[client].sum for client in requests}
-        replies = cohort.ask(stage, requests, gone=lambda *_: False)
-        for client in requests:
-            states[client].sum = cohort.clients[client]
-        return replies
-
-    summed = run_stages(cohort.server(), ask)
-    assert summed.total.equal(cohort.expected(cohort.terms.clients))
-
-
-def test_the_sums_that_were_joined_last_are_remembered():
-    kept = state()
-    digests = [bytes([number]) * 32 for number in range(70)]
-    for digest in digests:
-        kept.join(digest)
-    assert kept.joined == set(digests[-64:])

@@ -7,6 +7,8 @@ from fake_grid import tables
 from sketchfed.config import load_config
 from sketchfed.errors import InputError, SecureSumError, StorageError
 from sketchfed.flower.desk import Desk, read_directory, write_identity
+from sketchfed.flower.messages import NEVER, Request
+from sketchfed.seeds import PublicSeed
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
 SESSION = b"s" * 16
@@ -14,8 +16,26 @@ NOISE = {"noise_multiplier": 4.0, "epsilon": 3.0, "delta": 1e-4}
 
 
 def protection(**others: object):
-    config = load_config(tables("fedavg", **others)).completed(dim=43, sizes=[10, 11, 12])
-    return config.protection(dim=43, sizes=[10, 11, 12])
+    config = load_config(tables({"name": "fedavg", **others.pop("algorithm", {})}, **others))
+    return config.completed(dim=43, sizes=[10, 11, 12]).protection(dim=43, sizes=[10, 11, 12])
+
+
+def release(desk: Desk, index: int = 0, session: bytes = SESSION, algorithm: object = None, **others: object):
+    made = protection(privacy={**NOISE, **others}, algorithm=algorithm or {})
+    request = Request(session=session, agreement=b"", client=0, stage="train", acknowledged=NEVER, payload=b"")
+    return desk.release(made, request, index, PublicSeed(0))
+
+
+def answers(desk: Desk, limit: int = 40, **others: object) -> int:
+    """How often a node may answer before it refuses."""
+    for number in range(limit):
+        found = release(desk, number, **others)
+        try:
+            with desk.store.transaction() as rows:
+                found.spend(rows)
+        except InputError:
+            return number
+    return limit
 
 
 def test_an_identity_is_made_once_for_the_eyes_of_its_owner(tmp_path):
@@ -53,8 +73,24 @@ def test_a_file_that_holds_no_identity_is_refused(tmp_path, content):
         _ = Desk(7, {"identity": str(tmp_path / "key")}).identity
 
 
-def test_a_node_without_a_directory_takes_the_servers_word():
-    Desk(7, {}).check_directory({0: b"a" * 32})
+def test_a_node_without_a_directory_trusts_identities_when_it_first_sees_them(caplog):
+    for _ in range(2):
+        Desk(7, {}).check_directory({0: b"a" * 32, 1: b"b" * 32}, SESSION)
+        Desk(7, {}).check_directory({0: b"b" * 32, 1: b"a" * 32}, b"t" * 16)
+    assert "IDENTITIES CHANGED" not in caplog.text
+    Desk(7, {}).check_directory({0: b"a" * 32, 1: b"x" * 32}, b"u" * 16)
+    assert "IDENTITIES CHANGED: 1 of 2 clients" in caplog.text
+    assert "client 1 had another identity before" in caplog.text
+
+
+def test_a_policy_can_refuse_identities_that_were_never_seen(tmp_path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[demand]\nidentities = "known"\n')
+    desk = Desk(7, {"policy": str(policy)})
+    desk.check_directory({0: b"a" * 32}, SESSION)
+    desk.check_directory({0: b"a" * 32}, b"t" * 16)
+    with pytest.raises(SecureSumError, match=r"client 1 was never seen before.*policy\.toml:2: demand\.identities = known"):
+        desk.check_directory({0: b"a" * 32, 1: b"x" * 32}, b"u" * 16)
 
 
 def test_a_directory_of_the_node_must_have_the_same_keys(tmp_path):
@@ -62,10 +98,10 @@ def test_a_directory_of_the_node_must_have_the_same_keys(tmp_path):
     pinned.write_text(f"# who is who\n\n0 {(b'a' * 32).hex()}\n1 {(b'b' * 32).hex()}\n")
     assert read_directory(pinned) == {0: b"a" * 32, 1: b"b" * 32}
     desk = Desk(7, {"directory": str(pinned)})
-    desk.check_directory({0: b"a" * 32, 1: b"b" * 32})
+    desk.check_directory({0: b"a" * 32, 1: b"b" * 32}, SESSION)
     for forged in ({0: b"a" * 32, 1: b"x" * 32}, {0: b"b" * 32, 1: b"a" * 32}, {0: b"a" * 32, 2: b"c" * 32}):
         with pytest.raises(SecureSumError, match="forged"):
-            desk.check_directory(forged)
+            desk.check_directory(forged, SESSION)
 
 
 @pytest.mark.parametrize("content", [None, "0", "zero aa", "0 zz", "0 aa bb"])
@@ -73,92 +109,54 @@ def test_a_directory_that_cannot_be_read_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "directory").write_text(content)
     with pytest.raises(StorageError, match="each line"):
-        Desk(7, {"directory": str(tmp_path / "directory")}).check_directory({})
+        Desk(7, {"directory": str(tmp_path / "directory")}).check_directory({}, SESSION)
 
 
-def test_a_node_that_demands_nothing_takes_part_in_anything():
-    Desk(7, {}).check_terms(protection())
-    Desk(7, {}).check_terms(protection(privacy={**NOISE, "insecure_noise_seed": 1}))
-
-
-@pytest.mark.parametrize("most", [3, 3.0, "3", 10])
-def test_a_node_takes_part_up_to_its_epsilon(most):
-    Desk(7, {"epsilon": most}).check_terms(protection(privacy=NOISE))
-
-
-def test_a_node_refuses_a_run_that_spends_more_than_it_wants_or_says_nothing_of_it():
-    desk = Desk(7, {"epsilon": 2.9})
-    for offered in (protection(), protection(privacy={"noise_multiplier": 4.0, "delta": 1e-4}), protection(privacy=NOISE)):
-        with pytest.raises(InputError, match=r"up to ε = 2\.9"):
-            desk.check_terms(offered)
-
-
-def test_a_node_that_wants_privacy_refuses_noise_that_can_be_drawn_again():
-    with pytest.raises(InputError, match="rebuild"):
-        Desk(7, {"epsilon": 5}).check_terms(protection(privacy={**NOISE, "insecure_noise_seed": 1}))
-
-
-def test_a_node_can_demand_secure_sums():
-    desk = Desk(7, {"secure": True})
-    desk.check_terms(protection(secure={"clip": 1.0}))
-    for offered in (protection(), protection(privacy=NOISE)):
-        with pytest.raises(InputError, match="secure sums only"):
-            desk.check_terms(offered)
-
-
-def test_the_settings_of_a_run_that_hides_something_are_held_on_to():
-    Desk(7, {}).pin(SESSION, b"noise", hides=True)
-    Desk(7, {}).pin(SESSION, b"noise", hides=True)
-    Desk(7, {}).pin(b"t" * 16, b"other noise", hides=True)
-    for changed, hides in ((b"less noise", True), (b"none", False)):
-        with pytest.raises(InputError, match="changed the run's settings"):
-            Desk(7, {}).pin(SESSION, changed, hides=hides)
-
-
-def test_the_settings_of_a_run_that_hides_nothing_are_not_held_on_to(tmp_path):
-    for settings in (b"some", b"others"):
-        Desk(7, {}).pin(SESSION, settings, hides=False)
-    assert not list(tmp_path.glob("flwr/**/run-*"))
-
-
-def answers(desk: Desk, limit: int = 100, **others: object) -> int:
-    """How often a node answers before it refuses."""
-    for number in range(limit):
-        try:
-            desk.charge(protection(privacy={**NOISE, **others}), SESSION, number, 0, release=True)
-        except InputError:
-            return number
-    return limit
-
-
-def test_a_nodes_own_ledger_refuses_what_the_budget_does_not_last_for():
+def test_a_nodes_own_books_refuse_what_the_budget_does_not_last_for():
     often = answers(Desk(7, {}))
-    assert 1 < often < 100
+    assert 1 < often < 40
     assert answers(Desk(7, {})) == 0, "it is on the disk"
-    assert answers(Desk(8, {})) == often, "for each node"
+    assert answers(Desk(8, {})) == often, "for each identity"
+    assert answers(Desk(7, {}), session=b"t" * 16) == often, "another run has a budget of its own"
 
 
 def test_a_look_at_the_budget_costs_nothing():
-    for _ in range(50):
-        Desk(7, {}).charge(protection(privacy=NOISE), SESSION, 0, 0, release=False)
-    assert answers(Desk(7, {})) > 1
-
-
-def test_another_run_has_a_budget_of_its_own():
-    often = answers(Desk(7, {}))
     desk = Desk(7, {})
-    with pytest.raises(InputError, match=rf"round 6 .* answered {often} times already, by its own books"):
-        desk.charge(protection(privacy=NOISE), SESSION, 5, 0, release=False)
-    desk.charge(protection(privacy=NOISE), b"t" * 16, 5, 0, release=True)
+    for _ in range(50):
+        with desk.store.transaction() as rows:
+            release(desk).check(rows)
+    assert answers(desk) > 1
 
 
-def test_what_was_spent_under_one_claim_is_not_carried_over_to_another():
-    answers(Desk(7, {}))
-    with pytest.raises(StorageError, match="cannot be carried over"):
-        Desk(7, {}).charge(protection(privacy={**NOISE, "delta": 1e-3}), SESSION, 0, 0, release=True)
+def test_a_data_set_has_one_budget_for_all_runs_however_the_superlink_numbers_the_node():
+    often = answers(Desk(7, {"epsilon": 3.0}), delta=1e-5)
+    assert often > 1
+    for node, session in ((7, b"t" * 16), (8, SESSION), (9, b"u" * 16)):
+        assert answers(Desk(node, {"epsilon": 3.0}), session=session, delta=1e-5) == 0
+    other = {"epsilon": 3.0, "dataset": "other"}
+    assert answers(Desk(9, other), session=b"v" * 16, delta=1e-5) == often, "each data set has its own"
 
 
-@pytest.mark.parametrize("others", [{"insecure_noise_seed": 1}, {"observer": "public"}], ids=str)
-def test_noise_that_is_not_the_nodes_is_not_in_its_ledger(tmp_path, others):
-    assert answers(Desk(7, {}), **others) == 100
-    assert not list(tmp_path.glob("flwr/**/privacy*"))
+def test_central_noise_is_charged_too():
+    assert answers(Desk(7, {}), observer="public") < 40
+
+
+def test_noise_that_protects_nobody_is_not_in_the_books():
+    assert release(Desk(7, {}), insecure_noise_seed=1) is None
+
+
+def test_passes_are_charged_once_a_pass():
+    """A client of 10 examples in batches of 5 has two batches a pass."""
+    work = {"local_steps": 1, "batch": 5}
+    private = {"unit": "example", "batches": "passes", "noise_multiplier": 3.0, "epsilon": None, "delta": 1e-3}
+    private = {key: value for key, value in private.items() if value is not None}
+    desk = Desk(7, {})
+    for index in (0, 1, 2, 3):
+        with desk.store.transaction() as rows:
+            release(desk, index, algorithm=work, **private).spend(rows)
+    with desk.store.transaction() as rows:
+        counted = [row[0] for row in rows.execute("SELECT counted FROM spending ORDER BY number")]
+        release(desk, 1, algorithm=work, **private).spend(rows)
+        (again,) = rows.execute("SELECT counted FROM spending ORDER BY number DESC LIMIT 1").fetchone()
+    assert counted == [1, 0, 1, 0]
+    assert again == 1, "the same batch once more is a second draw"

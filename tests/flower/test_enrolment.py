@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from fake_grid import NODES, FakeGrid, changed, failed, fresh_context, tables
+from fake_grid import NODES, POLICY, FakeGrid, changed, failed, fresh_context, tables
 from flwr.common.constant import ErrorCode
 
 from sketchfed.config import load_config
@@ -64,7 +64,7 @@ def test_nodes_that_come_later_are_waited_for():
     late = FakeGrid(settings={node: {"partition-id": client} for client, node in enumerate(NODES[:2])})
 
     def come(_, reply):
-        late.contexts.setdefault(NODES[2], fresh_context(NODES[2], {"partition-id": 2}))
+        late.contexts.setdefault(NODES[2], fresh_context(NODES[2], {"partition-id": 2, "policy": str(POLICY)}))
         return reply
 
     late.tamper = come

@@ -76,13 +76,26 @@ def test_where_noise_protects_a_client_answers_in_its_own_rounds_only():
 
 
 def test_a_server_that_asks_more_often_than_the_budget_allows_is_refused_by_the_nodes():
-    asked = engine(algorithm={"name": "iterative"}, privacy={"noise_multiplier": 2.0, "epsilon": 5.0, "delta": 1e-4})
+    asked = engine(algorithm={"name": "fedavg"}, privacy={"noise_multiplier": 2.0, "epsilon": 5.0, "delta": 1e-4})
     answers = 0
-    while asked.ask({0: BEGIN}):
+    while asked.ask({0: model(answers)}) and answers < 20:
         answers += 1
     assert 1 <= answers < 20
     assert "by its own books" in asked.complaints[0]
     assert asked.ask({1: BEGIN}), "others have budgets of their own"
+    assert asked.ask({0: model(0)}), "what was answered before is there, with the same noise"
+
+
+def model(value: float) -> bytes:
+    """The task to start round 1 from a model in which every weight has one value."""
+    return pack(Packet(kind="snapshot", arrays={"weights": torch.full((43,), float(value))}, scalars={"round": 0}))
+
+
+def test_a_task_that_is_sent_again_gets_the_same_noise():
+    asked = engine(algorithm={"name": "fedavg"}, privacy={"noise_multiplier": 2.0, "delta": 1e-4})
+    first = asked.ask(ALL)
+    assert asked.ask(ALL) == first
+    assert asked.ask(dict.fromkeys(range(3), model(0))) != first
 
 
 @pytest.mark.parametrize("later", [{"noise_multiplier": 1.0, "delta": 1e-4}, None], ids=["less noise", "none"])

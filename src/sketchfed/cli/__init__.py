@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sketchfed.cli import audit, catalogue, flower, mean, plan, report, run
+from sketchfed.cli import audit, catalogue, flower, mean, plan, policy, report, run
 from sketchfed.cli.extensions import ExtensibleGroup
 from sketchfed.cli.files import writable
 from sketchfed.errors import SketchfedError
@@ -46,6 +46,7 @@ app.command(name="audit")(audit.audit)
 app.command(name="report")(report.report)
 app.add_typer(plan.app, name="plan")
 app.add_typer(flower.app, name="flower")
+app.add_typer(policy.app, name="policy")
 app.command(name="mean")(mean.mean)
 app.command(name="list")(catalogue.parts)
 app.command()(catalogue.sketches)

@@ -44,6 +44,7 @@ def rehearse(
 
     from sketchfed.config import Config, load_config
     from sketchfed.flower.loopback import Loopback
+    from sketchfed.nodes.template import allowing
     from sketchfed.runs.folder import free_path
 
     if nodes < 2:
@@ -51,7 +52,8 @@ def rehearse(
     loaded = [(path, load_config(path, [*(settings or []), f"data.clients={nodes}"])) for path in configs]
     writable(out)
     with TemporaryDirectory() as scratch:
-        federation = Loopback(Path(scratch), nodes=nodes)
+        own = allowing(config.to_tables() for _, config in loaded)  # who rehearses owns the nodes, too
+        federation = Loopback(Path(scratch), nodes=nodes, policy=own)
         with Console(stderr=True).status(f"starting a SuperLink and {nodes} SuperNodes"):
             federation.start()
         try:

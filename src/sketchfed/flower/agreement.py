@@ -1,10 +1,11 @@
 """What all parties of a run know from its start: the settings, who takes part, and what the model is for."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,20 @@ from sketchfed.wire import Packet, Scalar, expect_kind, number_named, pack, tens
 
 DIGEST = KEY = 32
 _MOST_CLIENTS = 10**6
+
+
+class Draft(NamedTuple):
+    """What a server proposes, before any name in it is looked up."""
+
+    tables: dict[str, object]
+    clients: int
+    shape: tuple[int, ...]
+    outputs: int
+    layout: str
+
+
+def _any(draft: Draft) -> None:
+    """Refuse nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +82,11 @@ class Agreement:
         return sha256(self.packed).digest()
 
     @classmethod
-    def unpacked(cls, data: bytes) -> "Agreement":
-        """The agreement of some bytes; `WireError` or `InputError` if there is none in them."""
+    def unpacked(cls, data: bytes, check: Callable[[Draft], None] = _any) -> "Agreement":
+        """The agreement of some bytes; `WireError` or `InputError` if there is none in them.
+
+        `check` refuses a draft. It is called before the configuration is read, which looks up every name in it.
+        """
         packet = expect_kind(unpack(data), "agreement")
         raw = {name: _raw(packet, name, torch.uint8).numpy().tobytes() for name in ("config", "layout", "identities")}
         named, shape = (tuple(_raw(packet, name, torch.int64).tolist()) for name in ("sizes", "shape"))
@@ -84,7 +102,9 @@ class Agreement:
         outputs, task = packet.scalars.get("outputs"), packet.scalars.get("task")
         if type(outputs) is not int or task not in ("classification", "regression"):
             raise WireError(f"an agreement says outputs and task, this one {outputs!r} and {task!r}.")
-        config = load_config(_tables(raw["config"]))
+        tables, layout = _tables(raw["config"]), raw["layout"].decode(errors="replace")
+        check(Draft(tables=tables, clients=clients, shape=shape, outputs=outputs, layout=layout))
+        config = load_config(tables)
         if len(named) < clients and config.privacy is not None and config.privacy.batches == "passes":
             raise WireError(
                 f"passes are cut from the examples of all {clients:,} clients, {len(named)} numbers of them arrived."
@@ -96,7 +116,7 @@ class Agreement:
             shape=shape,
             outputs=outputs,
             task=task,
-            layout=raw["layout"].decode(errors="replace"),
+            layout=layout,
         )
 
     @property

@@ -1,32 +1,64 @@
-"""A node's own files: its identity, and what it has spent of its privacy. No server writes them, and no restart loses them."""
+"""What a node has of its own: its identity, its policy, and its store. No server writes them, and no restart loses them."""
 
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import sha256
+from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 
 from flwr.supercore.utils import get_flwr_home
 
-from sketchfed.errors import InputError, SecureSumError, StorageError
-from sketchfed.privacy.ledger import PrivacyLedger
-from sketchfed.protection import Protection, SecureSums
+from sketchfed.errors import SecureSumError, StorageError
+from sketchfed.flower.messages import Request
+from sketchfed.nodes.policy import Policy, dataset_name
+from sketchfed.nodes.spending import Limit, Release, turn_of
+from sketchfed.nodes.store import NodeStore
+from sketchfed.protection import Protection
 from sketchfed.secure import Identity
 from sketchfed.secure.keys import KEY
-from sketchfed.seeds import SecretSeed
-from sketchfed.storage import replace_file, storing, sync_folder
+from sketchfed.seeds import PublicSeed, SecretSeed
+from sketchfed.storage import storing, sync_folder
+
+STORE = "store.sqlite"
 
 
 class Desk:
-    """The folder of one node, below Flower's home."""
+    """What a node looks at before it answers. Its files are below Flower's home.
+
+    The number of a node comes from the SuperLink, so only its identity is kept by that number. The store is one for all nodes
+    that share a home: a SuperLink that renames a node does not make it forget what its data spent.
+    """
 
     def __init__(self, node: int, settings: Mapping[str, object]) -> None:
         """`settings` are the node's own, given with --node-config."""
-        self._folder = get_flwr_home() / "sketchfed" / f"node-{node}"
+        self._home = get_flwr_home() / "sketchfed"
+        self._folder = self._home / f"node-{node}"
         self._settings = settings
+        self.data = dataset_name(settings)
+        """The name under which the node's data is charged."""
+        self._store: NodeStore | None = None
+
+    @cached_property
+    def policy(self) -> Policy:
+        return Policy.of(self._settings)
 
     @property
+    def store(self) -> NodeStore:
+        if self._store is None:
+            self._store = NodeStore(self._home / STORE)
+        return self._store
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    @property
+    def who(self) -> bytes:
+        """The public half of the identity, under which everything is kept."""
+        return self.identity.public
+
+    @cached_property
     def identity(self) -> Identity:
         """The node's long-term key, from the file that `identity` names, or made when it is first needed."""
         named = self._settings.get("identity")
@@ -36,10 +68,16 @@ class Desk:
                 write_identity(path)
         return read_identity(path)
 
-    def check_directory(self, directory: Mapping[int, bytes]) -> None:
-        """Refuse identities that differ from those in the file that `directory` names; without one, the server vouches."""
+    def check_directory(self, directory: Mapping[int, bytes], session: bytes) -> None:
+        """Refuse identities that differ from those in the file that `directory` names.
+
+        Without such a file, identities are trusted when they are first seen. Later strangers are warned of, or refused.
+        """
         named = self._settings.get("directory")
         if not named:
+            rule = self.policy.rules["demand.identities"]
+            strict = f"This node takes no part. ({rule.text})" if rule.value == "known" else None
+            self.store.meet(directory, session, strict=strict)
             return
         known = read_directory(Path(str(named)))
         wrong = [client for client, key in directory.items() if known.get(client) != key]
@@ -49,55 +87,28 @@ class Desk:
                 "it. This node takes no part: bring the file up to date, or find out who forged the key."
             )
 
-    def check_terms(self, protection: Protection) -> None:
-        """Refuse a run that protects less than this node demands."""
-        most, privacy = self._settings.get("epsilon"), None if protection.budget is None else protection.budget.settings
-        if most is not None and (privacy is None or privacy.epsilon is None or privacy.epsilon > float(str(most))):
-            spent = "has none" if privacy is None or privacy.epsilon is None else f"has {privacy.epsilon:g}"
-            raise InputError(f"this node takes part up to ε = {most}, and the run's budget {spent}. Lower privacy.epsilon.")
-        if most is not None and privacy is not None and privacy.insecure_noise_seed is not None:
-            raise InputError("this node wants privacy, and privacy.insecure_noise_seed draws noise that all can rebuild.")
-        if self._settings.get("secure") and not isinstance(protection, SecureSums):
-            raise InputError("this node takes part in secure sums only, and the run has none. Add [secure].")
-
-    def pin(self, session: bytes, settings: bytes, *, hides: bool) -> None:
-        """Hold on to the settings that a run began with, also over restarts: a server that changes them is refused.
-
-        Runs that hide nothing are not held on to; but one that began to hide something cannot become one of them.
-        """
-        path, digest = self._folder / f"run-{session.hex()}.sha256", sha256(settings).hexdigest()
-        if path.exists():
-            if path.read_text() != digest:
-                raise InputError(
-                    "the server changed the run's settings after this node had agreed to others. It takes no part any more: "
-                    "settings that differ are another run."
-                )
-            return
-        if hides:
-            with storing(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, digest.encode())
-
-    def charge(self, protection: Protection, session: bytes, index: int, client: int, *, release: bool) -> None:
-        """Refuse a round that this client's budget does not last for; with `release`, write it down before noise leaves.
-
-        The server keeps a ledger for all. This one is the client's own, so that no server can ask more often than was agreed.
-        """
+    def release(self, protection: Protection, request: Request, index: int, seed: PublicSeed) -> Release | None:
+        """What an answer of a round costs this node's data. None where there is no noise, or noise that protects nobody."""
         budget = protection.budget
-        if budget is None or budget.claim.insecure or protection.central or budget.passes is not None:
-            return
-        privacy, claim = budget.settings, budget.claim
-        path, charge = self._folder / f"privacy-{session.hex()}.jsonl", protection.charge()
-        with storing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        ledger = PrivacyLedger.load(path, claim) if path.exists() else PrivacyLedger(claim, path)
-        if privacy.epsilon is not None and ledger.epsilon(also=([client], charge)) > privacy.epsilon * (1 + 1e-9):
-            raise InputError(
-                f"round {index + 1} would cost this client more than privacy.epsilon = {privacy.epsilon:g}: it has answered "
-                f"{len(ledger.entries)} times already, by its own books. It takes no part any more."
-            )
-        if release:
-            ledger.intend(round=index, draw=token_hex(8), clients=[client], charge=charge)
+        if budget is None or budget.claim.insecure:
+            return None
+        return Release(
+            data=self.data,
+            who=self.who,
+            session=request.session,
+            round=index,
+            claim=budget.claim,
+            charge=protection.charge(),
+            run=self._run_limit(budget.settings.epsilon, budget.settings.delta),
+            lifetime=self.policy.lifetime(self.data),
+            turn=turn_of(protection, seed, index, request.client),
+        )
+
+    def _run_limit(self, promised: float | None, delta: float) -> Limit | None:
+        """The most that one run may spend: what it promised itself. The policy has refused a promise that is too large."""
+        if promised is None:
+            return None
+        return Limit(epsilon=promised, delta=delta, rule=f"privacy.epsilon = {promised:g}")
 
 
 def write_identity(path: Path) -> Identity:

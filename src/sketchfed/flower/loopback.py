@@ -38,6 +38,7 @@ from sketchfed.flower.worker import READY
 # Below the ports that the kernel hands out: who keeps calling a dead SuperLink on one of those may end up connected to himself.
 _PORTS = range(20_000, 32_000)
 _MARK = "SKETCHFED_LOOPBACK"
+_POLICY = "policy.toml"
 _PATIENCE = 4.0
 # A federation does not outlive the thread that started it, however that ends: the kernel then kills it (PR_SET_PDEATHSIG).
 _DIE_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -69,8 +70,9 @@ class Loopback:
     The SuperLink leaves ServerApps to others (`--isolation process`): be one in this process, or have `start_executor` run
     those of `flwr run`. `warm` nodes fork for each message (`sketchfed.flower.worker`); others start a `flwr-clientapp`, as
     Flower does by default. `eager` nodes ask for messages three times a second while some come; others ask every 3 s, as
-    Flower's do. `node_config` says what node i is told, its partition if not given. With `via`, nodes connect to the port that
-    it returns for the SuperLink's: the place for a proxy. Everything is written below `folder`.
+    Flower's do. `node_config` says what node i is told, its partition if not given. `policy` is the text of the nodes' policy,
+    the defaults if not given: they allow built-in parts only. With `via`, nodes connect to the port that it returns for the
+    SuperLink's: the place for a proxy. Everything is written below `folder`.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Loopback:
         database: bool = True,
         via: Callable[[int], int] | None = None,
         environment: Mapping[str, str] | None = None,
+        policy: str = "",
     ) -> None:
         if nodes < 1:
             raise InputError(f"a federation of {nodes} nodes was asked for, which leaves nobody to train. Ask for one or more.")
@@ -93,6 +96,7 @@ class Loopback:
         self.node_ids: list[int] = []
         self._warm, self._database = warm, database
         self._supernode = (sys.executable, "-c", _EAGER_NODE) if eager else ("flower-supernode",)
+        self._policy = policy
         self._node_config = node_config or (lambda index: {"partition-id": index, "num-partitions": nodes})
         self._port, *self._node_ports = _free_ports(1 + nodes)
         self._entrance = via(self._port) if via else self._port
@@ -237,7 +241,11 @@ class Loopback:
             write_key(self.folder / f"{name}.key", key, serialization.PrivateFormat.OpenSSH)
             write_secret(self.folder / f"{name}.secret", secrets.token_bytes(32))
             # A file spares us the quoting of a command line that Flower splits by a regular expression.
-            (self.folder / f"{name}.toml").write_text(tomli_w.dumps(dict(self._node_config(index))))
+            settings = dict(self._node_config(index))
+            if self._policy:
+                (self.folder / _POLICY).write_text(self._policy)
+                settings.setdefault("policy", str(self.folder / _POLICY))
+            (self.folder / f"{name}.toml").write_text(tomli_w.dumps(settings))
         link = {"address": self.address, "root-certificates": str(self.root_certificates)}
         (self._home("cli") / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "loopback", "loopback": link}}))
 

@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from torch import Tensor
 
 from sketchfed.algorithms import Algorithm
@@ -16,6 +17,7 @@ from sketchfed.flower.messages import RECORD
 from sketchfed.flower.node import answered
 from sketchfed.flower.source import Hello, Work, WorkSource
 from sketchfed.nn.model_sketch import ModelSketch
+from sketchfed.nodes.policy import Policy
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, LocalWork
 
@@ -26,9 +28,13 @@ def sketchfed_mod(message: Message, context: Context, call_next: CallNext) -> Me
     """A mod for `ClientApp(mods=[sketchfed_mod])`; the server's strategy says what is sent (`Sketched`).
 
     The app's functions are called with whole models and return whole models, as ever. What leaves the client is the encoded
-    change, clipped, noised and masked as the run's settings say. Messages of other strategies pass through.
+    change, clipped, noised and masked as the run's settings say. Messages of other strategies pass through, unless the node's
+    policy demands privacy or secure sums, or says `plain = false`.
     """
     if not message.has_content() or RECORD not in message.content.config_records:
+        policy = Policy.of(context.node_config)
+        if not policy["allow.plain"]:
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, _refusal(policy)), reply_to=message)
         return call_next(message, context)
     return answered(message, context, AppSource(message, context, call_next))
 
@@ -42,6 +48,9 @@ class AppSource(WorkSource):
 
     def threads(self) -> AbstractContextManager[None]:
         return nullcontext()  # the app's own business
+
+    def parameters(self, layout: str) -> int | None:
+        return ArrayLayout.from_text(layout).dim
 
     def hello(self, offer: bytes) -> Hello:
         return Hello(examples=1, own=True)
@@ -119,6 +128,13 @@ def check_app(algorithm: Algorithm) -> None:
             f"algorithm '{algorithm.name}' treats layers differently, and of an app's model only arrays are known. Use "
             "'fedavg', 'iterative' or 'fetchsgd', or run the model as a sketchfed run ([engine] name = \"flower\")."
         )
+
+
+def _refusal(policy: Policy) -> str:
+    return (
+        "this node's policy refuses a message of another strategy: the app's weights would leave without noise or masks. Use "
+        f"the strategy Sketched. ({policy.rules['allow.plain'].text})"
+    )
 
 
 def _no_examples() -> Examples:

@@ -1,25 +1,34 @@
-"""The client's side of every stage: bytes in, bytes out, with what it remembers in Flower's context."""
+"""The client's side of every stage: bytes in, bytes out.
+
+Checks come in this order: the message is well formed; the policy allows the names and numbers in the settings; they are those
+that the run began with; parts are built, and the policy allows what they turned out to be; the work is done; its cost is
+written down together with the answer; the answer leaves.
+"""
 
 import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from hashlib import sha256
 
 from flwr.app import Context, Message
 
 from sketchfed.algorithms import cohort
-from sketchfed.errors import RAISED, SecureSumError, SketchfedError, WireError, reason
-from sketchfed.flower.agreement import DIGEST, Agreement
+from sketchfed.errors import RAISED, SketchfedError, WireError, reason
+from sketchfed.flower.agreement import DIGEST, Agreement, Draft
 from sketchfed.flower.desk import Desk
 from sketchfed.flower.enrolment import greeting
 from sketchfed.flower.messages import Reply, Request
 from sketchfed.flower.source import Work, WorkSource
 from sketchfed.flower.state import ClientState, Kept
+from sketchfed.flower.sums import SumDesk
+from sketchfed.nodes.policy import tables_of
+from sketchfed.nodes.rules import Offer, check, check_built
+from sketchfed.nodes.store import TRAIN, Key
 from sketchfed.protection import Clear
 from sketchfed.rounds.participant import BehindError
-from sketchfed.rounds.secure_clients import parted
 from sketchfed.version import __version__
-from sketchfed.wire import pack, unpack
 
 log = logging.getLogger("sketchfed")
 
@@ -33,6 +42,8 @@ def answered(message: Message, context: Context, source: WorkSource) -> Message:
             reply = node.reply()
     except Exception as error:
         reply = Reply.to(request, _told(error, request, hides=node.hides).encode(), "refused")
+    finally:
+        node.close()
     return Message(reply.to_records(), reply_to=message)
 
 
@@ -55,6 +66,9 @@ class Node:
         self.hides = True
         """Whether nothing but protected updates may leave the client, as far as it knows."""
 
+    def close(self) -> None:
+        self._desk.close()
+
     def reply(self) -> Reply:
         request = self._request
         if request.stage == "hello":
@@ -63,20 +77,19 @@ class Node:
         if agreement is None:
             return Reply.to(request, status="unset")
         self.hides = agreement.hides
-        if not 0 <= request.client < len(agreement.sizes):
-            raise WireError(f"the run has {len(agreement.sizes):,} clients, and this one is asked as client {request.client}.")
-        stages: dict[str, Callable[[Agreement], bytes]] = {
-            "train": self._train,
-            "evaluate": self._evaluate,
-            "keys": self._keys,
-            "masked": self._masked,
+        sums = SumDesk(request, self._desk, self._source, self._state)
+        stages: dict[str, Callable[[], bytes]] = {
+            "train": lambda: self._train(agreement),
+            "evaluate": lambda: self._evaluate(agreement),
         }
-        reply = Reply.to(request, stages.get(request.stage, self._stage)(agreement))
+        summed = partial(sums.answer, agreement, lambda: self._work(agreement))
+        reply = Reply.to(request, stages.get(request.stage, summed)())
         if agreement.hides or not self._source.metrics:
             return reply
         return replace(reply, metrics=json.dumps(self._source.metrics))
 
     def _hello(self) -> bytes:
+        self._check_offer()
         said = self._source.hello(self._request.payload)
         partition, identity = self._context.node_config.get("partition-id"), self._desk.identity
         about = {
@@ -89,37 +102,99 @@ class Node:
         }
         return json.dumps(about).encode()
 
+    def _check_offer(self) -> None:
+        """Refuse what the policy refuses before anything of it is looked up, and count who asks."""
+        try:
+            tables = tables_of(json.loads(self._request.payload))
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"an offer is tables in JSON, this one is not: {error}.") from None
+        clients = tables["data"].get("clients") if isinstance(tables.get("data"), dict) else None
+        if not self._source.names_data:
+            tables = {key: table for key, table in tables.items() if key != "data"}
+        counted = clients if type(clients) is int else None
+        check(self._desk.policy, Offer(tables=tables, data=self._desk.data, clients=counted))
+        self._enrol()
+
+    def _enrol(self) -> None:
+        rule = self._desk.policy.rules["limits.enrolments"]
+        self._desk.store.enrol(self._request.session, rule.value, f"It joins no more of them for now. ({rule.text})")
+
     def _agreement(self) -> Agreement | None:
         """What this client agreed to, if that is what the server means; None if it has to be told first."""
         named = self._request.agreement
         told = len(named) != DIGEST
         if not told and not self._state.agreement:
             return None
-        agreement = Agreement.unpacked(named if told else self._state.agreement)
+        agreement = Agreement.unpacked(named if told else self._state.agreement, self._check_draft)
+        if not told and agreement.digest != named:
+            return None
+        client = self._request.client
+        if not 0 <= client < len(agreement.sizes):
+            raise WireError(f"the run has {len(agreement.sizes):,} clients, and this one is asked as client {client}.")
+        self._desk.store.pin(self._desk.who, self._request.session, agreement.digest, client, hides=agreement.hides)
         if told:
-            self._desk.pin(self._request.session, agreement.settings, hides=agreement.hides)
+            self._enrol()
             self._state.agreement = named
-        return agreement if told or agreement.digest == named else None
+        return agreement
+
+    def _check_draft(self, draft: Draft) -> None:
+        offer = Offer(
+            tables=draft.tables,
+            data=self._desk.data,
+            clients=draft.clients,
+            shape=draft.shape,
+            outputs=draft.outputs,
+            parameters=self._source.parameters(draft.layout),
+        )
+        check(self._desk.policy, offer)
 
     def _work(self, agreement: Agreement) -> Work:
         work = self._source.work(agreement, self._request.client)
-        self._desk.check_terms(work.participant.protection)
+        check_built(self._desk.policy, work.participant.protection, self._desk.data)
         return work
 
     def _train(self, agreement: Agreement) -> bytes:
-        client, work = self._request.client, self._work(agreement)
+        work = self._work(agreement)
+        if not agreement.hides:
+            return self._trained(work)[0]
+        store, payload = self._desk.store, self._request.payload
+        key = Key(
+            who=self._desk.who,
+            session=self._request.session,
+            scope=sha256(self._request.session + payload).digest(),
+            stage=TRAIN,
+        )
+        claim = store.claim(key, payload)
+        if isinstance(claim, bytes):
+            return claim
+        try:
+            reply, index = self._trained(work)
+            if index is None:  # nothing of the data is in it
+                store.release(claim)
+                return reply
+            release = self._desk.release(work.participant.protection, self._request, index, work.participant.seed)
+            return store.settle(claim, reply, spend=None if release is None else release.spend)
+        except Exception:
+            store.release(claim)
+            raise
+
+    def _trained(self, work: Work) -> tuple[bytes, int | None]:
+        """The reply to a task and its round; no round if this client must be caught up first."""
+        client, participant = self._request.client, work.participant
         kept = self._state.settled(self._request.acknowledged, work.start)
         try:
-            replica = work.participant.receive(kept.replica, self._request.payload)
+            replica = participant.receive(kept.replica, self._request.payload)
         except BehindError as error:
-            return error.reply
+            return error.reply, None
         self._check_chosen(work, replica.round)
-        self._desk.charge(work.participant.protection, self._request.session, replica.round, client, release=True)
+        if release := self._desk.release(participant.protection, self._request, replica.round, participant.seed):
+            with self._desk.store.transaction() as rows:
+                release.check(rows)
         self._source.round = replica.round
-        reply, memory = work.participant.answer(replica, work.examples(), kept.memory, client)
-        lasting = replica if work.participant.algorithm.incremental else None
+        reply, memory = participant.answer(replica, work.examples(), kept.memory, client)
+        lasting = replica if participant.algorithm.incremental else None
         self._state.keep(Kept(made=replica.round, replica=lasting, memory=memory))
-        return reply
+        return reply, replica.round
 
     def _evaluate(self, agreement: Agreement) -> bytes:
         if agreement.config.privacy is not None or agreement.config.secure is not None:
@@ -135,49 +210,6 @@ class Node:
         self._source.round = replica.round
         self._source.evaluate(agreement, replica.weights)
         return b""
-
-    def _keys(self, agreement: Agreement) -> bytes:
-        client, work = self._request.client, self._work(agreement)
-        directory = agreement.directory
-        self._desk.check_directory(directory)
-        if directory.get(client) != (identity := self._desk.identity).public:
-            raise SecureSumError("the run's directory has another identity for this client than it has: it changed its key.")
-        joined = self._state.joined
-        session, reply = work.participant.join(self._request.payload, client, identity, directory, joined)
-        index = session.state.terms.round
-        self._desk.charge(work.participant.protection, self._request.session, index, client, release=False)
-        self._state.join(session.state.terms.digest)
-        self._state.sum = session
-        return reply
-
-    def _masked(self, agreement: Agreement) -> bytes:
-        client, work, session = self._request.client, self._work(agreement), self._state.sum
-        kept = self._state.settled(self._request.acknowledged, work.start)
-        sealed, task = parted(self._request.payload)
-        try:
-            replica = work.participant.receive(kept.replica, task)
-        except BehindError as error:
-            return error.reply
-        self._source.round = replica.round
-        try:
-            reply = work.participant.masked(session, unpack(sealed), replica, work.examples(), client)
-        finally:
-            self._state.sum = session
-        if work.participant.algorithm.incremental:
-            self._state.keep(Kept(made=replica.round, replica=replica))
-        return reply
-
-    def _stage(self, agreement: Agreement) -> bytes:
-        """A stage of a secure sum that needs neither model nor data."""
-        session, request = self._state.sum, self._request
-        if request.stage == "unmask":  # what is opened now is seen by the server
-            terms = session.state.terms
-            protection = self._work(agreement).participant.protection
-            self._desk.charge(protection, request.session, terms.round, request.client, release=True)
-        try:
-            return pack(session.answer(unpack(request.payload)))
-        finally:
-            self._state.sum = session
 
     def _check_chosen(self, work: Work, index: int) -> None:
         """Refuse a round for which the public seed did not choose this client, where everybody knows whom it chose."""

@@ -54,6 +54,15 @@ class WorkSource(ABC):
         """How torch is set while the work is done."""
         return one_thread()
 
+    @property
+    def names_data(self) -> bool:
+        """Whether the data set that the server names is loaded here. A node with data of its own does not care for it."""
+        return False
+
+    def parameters(self, layout: str) -> int | None:
+        """The number of parameters, where it is known from an agreement's `layout`."""
+        return None
+
     @abstractmethod
     def hello(self, offer: bytes) -> Hello:
         """Describe this client to a server that offers a run."""
@@ -110,6 +119,10 @@ class NodeSource(WorkSource):
             return found
 
         return Work(participant, examples, start)
+
+    @property
+    def names_data(self) -> bool:
+        return not self._loader
 
     @property
     def _loader(self) -> str:

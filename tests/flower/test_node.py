@@ -11,6 +11,8 @@ from sketchfed.errors import InputError, SketchfedError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.engine import FlowerEngine
 from sketchfed.flower.enrolment import enrolled
+from sketchfed.secure import Terms
+from sketchfed.secure.messages import message
 from sketchfed.wire import Packet, pack
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
@@ -33,6 +35,13 @@ def engine(grid: FakeGrid | None = None, *, agreed: bool = True, **others: objec
     return made
 
 
+def terms(asked: FlowerEngine) -> Terms:
+    """The terms of the first secure sum."""
+    config = asked._agreement.config
+    (found,) = config.protection(dim=43, sizes=asked.sizes).terms(config.shared_seed, 0, 1)
+    return found
+
+
 def test_clients_must_know_what_they_agree_to():
     with pytest.raises(InputError, match="call `agree`"):
         engine(agreed=False).ask(ALL)
@@ -49,11 +58,16 @@ def test_a_task_that_makes_no_sense_is_refused_and_the_others_answer():
 
 def test_a_stage_without_a_secure_sum_is_refused():
     asked = engine()
-    for stage in ("shares", "masked", "consent", "unmask", "dance"):
-        assert asked.ask(ALL, stage) == {}
+    for stage in ("shares", "masked", "consent", "unmask", "recover"):
+        packet = pack(message(f"secure.{stage}", terms(engine(**SECURE)), b""))
+        assert asked.ask(dict.fromkeys(range(3), packet), stage) == {}
         assert set(asked.complaints.values()) == {
             "this client has not joined a secure sum, or lost what it held of it: it joins the next one."
         }
+        assert asked.ask(dict.fromkeys(range(3), packet), "dance") == {}
+        assert f"carries a packet 'secure.{stage}' of another stage" in asked.complaints[0]
+    assert asked.ask(ALL, "shares") == {}
+    assert "holds no packet of a secure sum" in asked.complaints[0]
 
 
 def test_a_client_only_trains():
@@ -123,7 +137,7 @@ def test_a_client_number_beyond_the_agreement_is_refused():
 def test_a_node_whose_key_changed_joins_no_secure_sum(tmp_path):
     asked = engine(**SECURE)
     (tmp_path / f"flwr/sketchfed/node-{NODES[1]}/identity.key").unlink()
-    asked.ask(ALL, "keys")
+    asked.ask(dict.fromkeys(range(3), pack(terms(asked).packet)), "keys")
     assert "changed its key" in asked.complaints[1]
 
 
@@ -132,7 +146,7 @@ def test_a_node_with_a_directory_of_its_own_joins_only_with_those_keys(tmp_path)
     settings[NODES[1]]["directory"] = str(tmp_path / "directory")
     (tmp_path / "directory").write_text("".join(f"{client} {'ab' * 32}\n" for client in range(3)))
     asked = engine(FakeGrid(settings=settings), **SECURE)
-    asked.ask(ALL, "keys")
+    asked.ask(dict.fromkeys(range(3), pack(terms(asked).packet)), "keys")
     assert "has another identity than" in asked.complaints[1]
 
 

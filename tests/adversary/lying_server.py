@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from fake_grid import NODES, FakeGrid, tables
+from fake_grid import NODES, FakeGrid, tables, together
 from flwr.app import Message
 
 from sketchfed.config import load_config
@@ -40,10 +40,18 @@ def agreed(nodes: FakeGrid, *, session: bytes = SESSION, **others: Any) -> Flowe
     """An engine over those nodes, with settings that the server chose. Nodes may refuse them, or refuse to join."""
     config = load_config(tables(**{"algorithm": {"name": "iterative"}, **others, "data": {"name": "given", "clients": 3}}))
     members = enrolled(nodes, config, session=session, clients=3, wait=0.01)
+    config, nonces = together(nodes, config, members, session)
     made = FlowerEngine(nodes, session=session, members=members, deadline=1)
     keys = tuple(member.identity for member in members) if config.secure else ()
     made.agree(
-        Agreement(config=config.completed(dim=43, sizes=made.sizes), sizes=made.sizes, identities=keys, shape=(4,), outputs=3)
+        Agreement(
+            config=config.completed(dim=43, sizes=made.sizes),
+            sizes=made.sizes,
+            identities=keys,
+            shape=(4,),
+            outputs=3,
+            nonces=nonces,
+        )
     )
     return made
 

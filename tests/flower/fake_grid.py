@@ -1,6 +1,7 @@
 """A grid whose nodes answer in this process: what each keeps is its own, and what it sends can be spoilt on the way."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from flwr.common.constant import ErrorCode
 
 from runs.tiny import ALGORITHMS
 from sketchfed import Run
-from sketchfed.config import load_config
+from sketchfed.config import Config, load_config
+from sketchfed.flower.drawing import drawn, must_draw
+from sketchfed.flower.enrolment import Member
 from sketchfed.flower.federation import Federation
 from sketchfed.flower.messages import RECORD, Reply, Request
 from sketchfed.flower.node import answered
@@ -103,6 +106,14 @@ def tables(algorithm: str | dict[str, Any] = "fedavg", *, rounds: int = 3, **oth
     work = {"rounds": rounds, "local_steps": 2, "batch": 5, "local_rate": 0.2, **own["algorithm"]}
     data = {"name": "own_data:data", "partition": "natural", "clients": len(NODES)}
     return {**own, "data": data, "model": {"name": "mlp", "hidden": [5]}, "algorithm": work, **others}
+
+
+def together(grid: Any, config: Config, members: list[Member], session: bytes) -> tuple[Config, tuple[bytes, ...]]:
+    """The configuration with what server and clients drew together, and what they revealed. Nothing if nothing is hidden."""
+    if not must_draw(config):
+        return config, ()
+    both = drawn(grid, members, session=session)
+    return replace(config, joint=both.joint(session)), both.nonces
 
 
 def run_on(grid: Any, tables: dict[str, Any], folder: Any = None, **given: Any) -> Run:

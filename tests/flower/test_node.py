@@ -3,7 +3,7 @@
 import own_data
 import pytest
 import torch
-from fake_grid import NODES, FakeGrid, run_on, tables
+from fake_grid import NODES, FakeGrid, run_on, tables, together
 
 import sketchfed
 from sketchfed.config import load_config
@@ -27,11 +27,12 @@ def engine(grid: FakeGrid | None = None, *, agreed: bool = True, **others: objec
     config = load_config(tables(**{"algorithm": {"name": "iterative"}, **others}))
     grid = grid or FakeGrid()
     members = enrolled(grid, config, session=SESSION, clients=3, wait=1)
+    config, nonces = together(grid, config, members, SESSION)
     made = FlowerEngine(grid, session=SESSION, members=members, deadline=1)
     completed = config.completed(dim=43, sizes=made.sizes)
     if agreed:
         keys = tuple(member.identity for member in members) if config.secure else ()
-        made.agree(Agreement(config=completed, sizes=made.sizes, identities=keys, shape=(4,), outputs=3))
+        made.agree(Agreement(config=completed, sizes=made.sizes, identities=keys, shape=(4,), outputs=3, nonces=nonces))
     return made
 
 

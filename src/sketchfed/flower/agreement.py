@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sketchfed.config import Config, load_config
 from sketchfed.errors import WireError
+from sketchfed.nodes.drawing import NONCE
 from sketchfed.wire import Packet, Scalar, expect_kind, number_named, pack, tensor_named, unpack
 
 DIGEST = KEY = 32
@@ -49,6 +50,8 @@ class Agreement:
     task: str = "classification"
     layout: str = ""
     """JSON: names and shapes of an app's arrays."""
+    nonces: tuple[bytes, ...] = ()
+    """What the server and the clients revealed in their joint draw; empty in runs that hide nothing."""
 
     @cached_property
     def packed(self) -> bytes:
@@ -57,6 +60,7 @@ class Agreement:
         arrays["sizes"] = torch.tensor(sizes, dtype=torch.int64)
         arrays["shape"] = torch.tensor(self.shape, dtype=torch.int64)
         arrays["identities"] = _bytes_tensor(b"".join(self.identities))
+        arrays["nonces"] = _bytes_tensor(b"".join(self.nonces))
         scalars: dict[str, Scalar] = {"clients": len(self.sizes), "outputs": self.outputs, "task": self.task}
         return pack(Packet(kind="agreement", arrays=arrays, scalars=scalars))
 
@@ -88,7 +92,7 @@ class Agreement:
         `check` refuses a draft. It is called before the configuration is read, which looks up every name in it.
         """
         packet = expect_kind(unpack(data), "agreement")
-        raw = {name: _raw(packet, name, torch.uint8).numpy().tobytes() for name in ("config", "layout", "identities")}
+        raw = {name: _raw(packet, name, torch.uint8).numpy().tobytes() for name in ("config", "layout", "identities", "nonces")}
         named, shape = (tuple(_raw(packet, name, torch.int64).tolist()) for name in ("sizes", "shape"))
         if not named or min(named) < 1 or min(shape, default=1) < 1:
             raise WireError(f"clients have examples, and examples a shape; got sizes {named[:5]} and shape {shape}.")
@@ -99,6 +103,11 @@ class Agreement:
             )
         if len(raw["identities"]) not in (0, KEY * clients):
             raise WireError(f"{clients:,} clients have identities of {KEY} bytes, {len(raw['identities']):,} bytes arrived.")
+        if len(raw["nonces"]) not in (0, NONCE * (clients + 1)):
+            raise WireError(
+                f"a draw of {clients:,} clients and a server has {clients + 1:,} parts of {NONCE} bytes, "
+                f"{len(raw['nonces']):,} bytes arrived."
+            )
         outputs, task = packet.scalars.get("outputs"), packet.scalars.get("task")
         if type(outputs) is not int or task not in ("classification", "regression"):
             raise WireError(f"an agreement says outputs and task, this one {outputs!r} and {task!r}.")
@@ -117,6 +126,7 @@ class Agreement:
             outputs=outputs,
             task=task,
             layout=layout,
+            nonces=tuple(raw["nonces"][at : at + NONCE] for at in range(0, len(raw["nonces"]), NONCE)),
         )
 
     @property

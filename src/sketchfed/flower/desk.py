@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from secrets import token_hex
+from secrets import token_bytes, token_hex
 
 from flwr.supercore.utils import get_flwr_home
 
-from sketchfed.errors import SecureSumError, StorageError
+from sketchfed.errors import InputError, SecureSumError, StorageError, WireError
 from sketchfed.flower.messages import Request
+from sketchfed.nodes.drawing import COMMITMENT, NONCE, Committed, Drawn, read_roll
 from sketchfed.nodes.policy import Policy, dataset_name
 from sketchfed.nodes.spending import Limit, Release, turn_of
 from sketchfed.nodes.store import NodeStore
@@ -48,6 +49,37 @@ class Desk:
         if self._store is None:
             self._store = NodeStore(self._home / STORE)
         return self._store
+
+    def committed(self, request: Request) -> bytes:
+        """Commit this client in the joint draw of a run. It answers one commitment of the server, and no second one."""
+        if len(request.payload) != COMMITMENT:
+            raise WireError(f"a server commits to a draw by {COMMITMENT} bytes, {len(request.payload):,} arrived.")
+        nonce = self.store.commit(self.who, request.session, request.payload, token_bytes(NONCE))
+        return Committed.by(self.identity, request.session, request.payload, nonce).to_bytes()
+
+    def revealed(self, request: Request) -> bytes:
+        """Reveal what this client committed to, if everybody committed, itself among them."""
+        server = self.store.server_commitment(self.who, request.session)
+        roll = read_roll(request.payload, request.session, server)
+        if sum(each.identity == self.who for each in roll) != 1:
+            raise WireError("this client is not on the roll of those who draw, so it reveals nothing.")
+        return self.store.reveal(self.who, request.session, request.payload)
+
+    def check_draw(self, request: Request, joint: str, nonces: tuple[bytes, ...], identities: tuple[bytes, ...]) -> None:
+        """Refuse a run whose cohorts do not follow from what this client drew together with the others."""
+        found = self.store.draw(self.who, request.session)
+        if found is None:
+            raise InputError(
+                "this run hides updates, but this client had no part in drawing its randomness: the server could choose who is "
+                "in a sum with it."
+            )
+        server, own, packed = found
+        roll = read_roll(packed, request.session, server)
+        if identities and identities != tuple(each.identity for each in roll):
+            raise InputError("the clients of the run are not those that drew its randomness. They are fixed for a run.")
+        drawn = Drawn(nonces).check(request.session, server, roll, own=own, client=request.client)
+        if drawn.joint(request.session) != joint:
+            raise InputError("the run's seed is not what the server and its clients drew, so the server chose it.")
 
     def close(self) -> None:
         if self._store is not None:

@@ -18,9 +18,11 @@ from sketchfed.config import GIVEN, Config, DataSettings
 from sketchfed.errors import InputError, StorageError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.connection import Connection, joined
+from sketchfed.flower.drawing import drawn, must_draw
 from sketchfed.flower.engine import FlowerEngine
 from sketchfed.flower.enrolment import Member, enrolled
 from sketchfed.flower.link import SuperLink, UnknownSeriesError
+from sketchfed.nodes.drawing import Drawn
 from sketchfed.rounds import Engine, Participant
 from sketchfed.runs.hosts import Host
 from sketchfed.runs.workload import Workload
@@ -35,6 +37,7 @@ class _Kept(msgspec.Struct, forbid_unknown_fields=True):
     session: bytes
     series: int | None
     members: list[Member]
+    nonces: tuple[bytes, ...] = ()
 
 
 class Federation(Host):
@@ -57,6 +60,10 @@ class Federation(Host):
                 if kept is None
                 else kept.members
             )
+            if kept is not None:
+                self._drawn = Drawn(kept.nonces)
+            else:
+                self._drawn = drawn(grid, members, session=self.session) if must_draw(config) else Drawn(())
             self._series = series
             self.engine = FlowerEngine(
                 grid, session=self.session, members=members, deadline=config.engine.deadline, on_traffic=self._traffic
@@ -82,6 +89,10 @@ class Federation(Host):
     def sees_data(self) -> bool:
         return self.engine.simulated
 
+    @property
+    def joint(self) -> str:
+        return self._drawn.joint(self.session) if self._drawn.nonces else ""
+
     def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
         """Settle what clients are told: the completed configuration, and what the model is for."""
         dataset = self._workload.dataset
@@ -96,6 +107,7 @@ class Federation(Host):
                 shape=dataset.shape,
                 outputs=dataset.outputs,
                 task=dataset.task,
+                nonces=self._drawn.nonces,
             )
         )
         return self.engine
@@ -109,7 +121,9 @@ class Federation(Host):
     def keep(self) -> None:
         """Write down who takes part, so that the run can go on with the same clients."""
         if self._folder is not None:
-            kept = _Kept(session=self.session, series=self._series, members=list(self.engine.members))
+            kept = _Kept(
+                session=self.session, series=self._series, members=list(self.engine.members), nonces=self._drawn.nonces
+            )
             replace_file(self._folder / FILE, msgspec.json.format(msgspec.json.encode(kept), indent=1))
             self._traffic.keep_in(self._folder / TRAFFIC)
 

@@ -73,6 +73,10 @@ class Node:
         request = self._request
         if request.stage == "hello":
             return Reply.to(request, self._hello())
+        if request.stage == "commit":
+            return Reply.to(request, self._desk.committed(request))
+        if request.stage == "reveal":
+            return Reply.to(request, self._desk.revealed(request))
         agreement = self._agreement()
         if agreement is None:
             return Reply.to(request, status="unset")
@@ -131,6 +135,8 @@ class Node:
         client = self._request.client
         if not 0 <= client < len(agreement.sizes):
             raise WireError(f"the run has {len(agreement.sizes):,} clients, and this one is asked as client {client}.")
+        if agreement.hides:
+            self._desk.check_draw(self._request, agreement.config.joint, agreement.nonces, agreement.identities)
         self._desk.store.pin(self._desk.who, self._request.session, agreement.digest, client, hides=agreement.hides)
         if told:
             self._enrol()

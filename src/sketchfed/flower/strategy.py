@@ -16,10 +16,12 @@ from sketchfed.algorithms import State, cohort
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
 from sketchfed.errors import InputError
 from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.drawing import drawn, must_draw
 from sketchfed.flower.engine import FlowerEngine
 from sketchfed.flower.enrolment import enrolled
 from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.mod import check_app
+from sketchfed.nodes.drawing import Drawn
 from sketchfed.privacy.accounting import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.protection import Clear
@@ -115,6 +117,9 @@ class Sketched(Strategy):
             algorithm=replace(self.config.algorithm, rounds=rounds, participation=share),
         )
         members = enrolled(grid, config, session=session, clients=clients, wait=self._wait)
+        both = drawn(grid, members, session=session) if must_draw(config) else Drawn(())
+        if both.nonces:
+            config = replace(config, joint=both.joint(session))
         self._engine = engine = FlowerEngine(grid, session=session, members=members, deadline=timeout)
         config = _completed(config, layout.dim, clients)
         protection = config.protection(dim=layout.dim, sizes=engine.sizes)
@@ -125,6 +130,7 @@ class Sketched(Strategy):
                 sizes=engine.sizes,
                 identities=tuple(member.identity for member in members) if secure else (),
                 layout=layout.text,
+                nonces=both.nonces,
             )
         )
         state: State = config.algorithm.begin(layout.flat(arrays))

@@ -21,6 +21,10 @@ CREATE TABLE runs (
     who BLOB NOT NULL, session BLOB NOT NULL, digest BLOB NOT NULL, client INTEGER NOT NULL, seen REAL NOT NULL,
     PRIMARY KEY (who, session)
 );
+CREATE TABLE draws (
+    who BLOB NOT NULL, session BLOB NOT NULL, server BLOB NOT NULL, nonce BLOB NOT NULL, roll BLOB, seen REAL NOT NULL,
+    PRIMARY KEY (who, session)
+);
 CREATE TABLE enrolments (session BLOB PRIMARY KEY, seen REAL NOT NULL);
 CREATE TABLE identities (public BLOB PRIMARY KEY, client INTEGER NOT NULL, session BLOB NOT NULL, seen REAL NOT NULL);
 CREATE TABLE sums (

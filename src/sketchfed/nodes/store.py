@@ -243,6 +243,48 @@ class NodeStore:
             rows.execute("INSERT INTO enrolments (session, seen) VALUES (?, ?)", (session, now))
         self.prune(QUIET)
 
+    def commit(self, who: bytes, session: bytes, server: bytes, nonce: bytes) -> bytes:
+        """The random bytes with which a client takes part in a run's draw: `nonce`, or those that it committed to before."""
+        with self.transaction() as rows:
+            found = rows.execute("SELECT server, nonce FROM draws WHERE who = ? AND session = ?", (who, session)).fetchone()
+            if found is None:
+                row = (who, session, server, nonce, time.time())
+                rows.execute("INSERT INTO draws (who, session, server, nonce, seen) VALUES (?, ?, ?, ?, ?)", row)
+                return nonce
+        if bytes(found[0]) != server:
+            raise InputError("the server commits to a draw for the second time in one run, to something else. It has one try.")
+        return bytes(found[1])
+
+    def server_commitment(self, who: bytes, session: bytes) -> bytes:
+        """What the server of a run committed to when this client did."""
+        with reading(self.path):
+            found = self._connection.execute(
+                "SELECT server FROM draws WHERE who = ? AND session = ?", (who, session)
+            ).fetchone()
+        if found is None:
+            raise InputError("this client has committed to nothing in this run, so it has nothing to reveal.")
+        return bytes(found[0])
+
+    def reveal(self, who: bytes, session: bytes, roll: bytes) -> bytes:
+        """What a client committed to, now that it knows everybody's commitments. It is told for one roll only."""
+        with self.transaction() as rows:
+            found = rows.execute("SELECT roll, nonce FROM draws WHERE who = ? AND session = ?", (who, session)).fetchone()
+            if found is None:
+                raise InputError("this client has committed to nothing in this run, so it has nothing to reveal.")
+            if found[0] is None:
+                rows.execute("UPDATE draws SET roll = ? WHERE who = ? AND session = ?", (roll, who, session))
+        if found[0] is not None and bytes(found[0]) != roll:
+            raise InputError("the server shows other commitments than before. Clients of a run are fixed once they have drawn.")
+        return bytes(found[1])
+
+    def draw(self, who: bytes, session: bytes) -> tuple[bytes, bytes, bytes] | None:
+        """The server's commitment, this client's random bytes and the roll for which it revealed them; None if it did not."""
+        with reading(self.path):
+            found = self._connection.execute(
+                "SELECT server, nonce, roll FROM draws WHERE who = ? AND session = ? AND roll IS NOT NULL", (who, session)
+            ).fetchone()
+        return None if found is None else (bytes(found[0]), bytes(found[1]), bytes(found[2]))
+
     def meet(self, directory: Mapping[int, bytes], session: bytes, *, strict: str | None) -> None:
         """Remember the identities of a run's clients. Warn of strangers once others are known, or refuse them.
 

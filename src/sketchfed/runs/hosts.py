@@ -43,6 +43,11 @@ class Host(ABC):
     def sees_data(self) -> bool:
         """Whether this process also holds the clients' examples, as in a simulation."""
 
+    @property
+    def joint(self) -> str:
+        """Randomness that the server and its clients drew together, as `Config.joint` says it. Empty if they drew none."""
+        return ""
+
     @abstractmethod
     def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
         """Start the engine for a completed configuration. `start` is the replica that every client can rebuild, if any."""

@@ -162,6 +162,8 @@ class Loop:
 
     def _set_up(self, config: Config) -> None:
         workload, sizes = self._workload, self._host.sizes
+        if self._host.joint:
+            config = replace(config, joint=self._host.joint)
         self._config = config.completed(dim=self._trainer.dim, sizes=sizes, module=workload.module)
         participant = self._config.participant(self._trainer, sizes, workload.module)
         self._protection, self._algorithm = participant.protection, participant.algorithm

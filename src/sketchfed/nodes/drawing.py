@@ -1,0 +1,96 @@
+"""Randomness that a server and its clients draw together, so that none of them can choose it.
+
+Everybody commits to 32 random bytes, and reveals them only after all commitments are known. The server commits first. The hash
+of all of them is as random as the bytes of any one honest party: who reveals last can only spoil the draw, not steer it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from sketchfed.errors import InputError, WireError
+from sketchfed.secure import Identity
+from sketchfed.secure.keys import KEY, SIGNATURE, is_signed
+
+NONCE = COMMITMENT = 32
+SERVER = b"server"
+"""Whose commitment the server's is: nobody has this identity."""
+MOST_CLIENTS = 10**6
+
+
+def commitment(session: bytes, owner: bytes, nonce: bytes) -> bytes:
+    """What fixes a party's random bytes without telling them."""
+    return sha256(b"sketchfed draw" + session + len(owner).to_bytes(1, "little") + owner + nonce).digest()
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A client's commitment, which answers that of the server and is signed with the client's identity."""
+
+    identity: bytes
+    commitment: bytes
+    signature: bytes
+
+    size = 2 * KEY + SIGNATURE
+
+    @classmethod
+    def by(cls, identity: Identity, session: bytes, server: bytes, nonce: bytes) -> "Committed":
+        own = commitment(session, identity.public, nonce)
+        return cls(identity.public, own, identity.sign(_text(session, server, own)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Committed":
+        if len(data) != cls.size:
+            raise WireError(f"a commitment to a draw takes {cls.size} bytes, {len(data):,} arrived.")
+        return cls(data[:KEY], data[KEY : 2 * KEY], data[2 * KEY :])
+
+    def to_bytes(self) -> bytes:
+        return self.identity + self.commitment + self.signature
+
+    def check(self, session: bytes, server: bytes) -> "Committed":
+        if not is_signed(_text(session, server, self.commitment), self.signature, self.identity):
+            raise WireError(
+                f"the commitment of identity {self.identity.hex()[:8]} is not signed by it for this run and this server's "
+                "commitment: it is forged or replayed."
+            )
+        return self
+
+
+def read_roll(data: bytes, session: bytes, server: bytes) -> list[Committed]:
+    """The commitments of all clients, in the order of their numbers. Each is checked, and nobody may be there twice."""
+    if not data or len(data) % Committed.size or len(data) > MOST_CLIENTS * Committed.size:
+        raise WireError(f"a roll has {Committed.size} bytes for each client, {len(data):,} arrived.")
+    roll = [Committed.from_bytes(data[at : at + Committed.size]) for at in range(0, len(data), Committed.size)]
+    for each in roll:
+        each.check(session, server)
+    if len({each.identity for each in roll}) != len(roll):
+        raise WireError("a roll names one identity twice: one client would count as two.")
+    return roll
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was revealed: the server's random bytes, then those of the clients in the order of their numbers."""
+
+    nonces: tuple[bytes, ...]
+
+    def joint(self, session: bytes) -> str:
+        """The joint randomness, as a configuration says it."""
+        return sha256(b"sketchfed joint" + session + b"".join(self.nonces)).digest()[:16].hex()
+
+    def check(self, session: bytes, server: bytes, roll: Sequence[Committed], *, own: bytes, client: int) -> "Drawn":
+        """Refuse a draw that is not what everybody on the roll committed to, or in which this client's bytes are missing."""
+        if len(self.nonces) != len(roll) + 1 or any(len(nonce) != NONCE for nonce in self.nonces):
+            raise WireError(f"a draw of {len(roll):,} clients has {len(roll) + 1:,} parts, {len(self.nonces):,} arrived.")
+        if commitment(session, SERVER, self.nonces[0]) != server:
+            raise InputError("the server revealed something else than it committed to, so it could choose the cohorts.")
+        for place, (each, nonce) in enumerate(zip(roll, self.nonces[1:], strict=True)):
+            if commitment(session, each.identity, nonce) != each.commitment:
+                raise InputError(f"what client {place} is said to have revealed is not what it committed to.")
+        if not 0 <= client < len(roll) or self.nonces[client + 1] != own:
+            raise InputError("this client's part of the joint randomness is missing, so it might be chosen by others.")
+        return self
+
+
+def _text(session: bytes, server: bytes, own: bytes) -> bytes:
+    return b"sketchfed draw commitment" + session + server + own

@@ -258,7 +258,7 @@ def test_a_node_is_one_client_of_a_run():
     members = list(engine.members)
     engine._members = [members[0], members[0], members[2]]
     assert engine.ask({1: BEGIN}) == {}
-    assert "as client 0 before" in engine.complaints[1]
+    assert "this client's part of the joint randomness is missing" in engine.complaints[1]
 
 
 def test_a_session_that_began_privately_stays_as_it_began():

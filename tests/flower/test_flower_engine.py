@@ -72,7 +72,7 @@ def test_a_node_that_was_started_anew_before_a_secure_sum_is_caught_up_to_the_sa
     grid = FakeGrid()
     at_request(grid, 3, lambda: grid.forget(NODES[2]))
     result = run_on(grid, chosen)
-    assert result.weights.equal(sketchfed.run(chosen).weights)
+    assert result.weights.equal(sketchfed.run({**chosen, "joint": result.config.joint}).weights)
 
 
 def test_a_node_that_loses_flowers_context_goes_on_with_its_part_in_a_secure_sum():

@@ -8,7 +8,7 @@ from flwr.common.constant import ErrorCode
 from rehearsal import same, survivors
 
 import sketchfed
-from sketchfed.errors import DivergedError, NoReplyError
+from sketchfed.errors import DivergedError, InputError, NoReplyError
 from sketchfed.flower import TRAFFIC
 from sketchfed.flower.messages import RECORD
 from sketchfed.privacy import PrivacyLedger
@@ -71,7 +71,8 @@ def test_a_secure_sum_goes_on_without_a_client_that_is_silent_at_any_stage(stage
     chosen = tables(secure={"survivors": 0.6}, privacy=noise, rounds=1)
     result = run_on(spoilt(1, lambda reply: failed(reply, ErrorCode.NODE_UNAVAILABLE), stage=stage), chosen)
     assert participants(result) == [3 if stage in ("consent", "unmask") else 2]
-    assert same(result, survivors(monkeypatch, chosen, missing={(0, stage): {1}}))
+    drawn = {**chosen, "joint": result.config.joint}
+    assert same(result, survivors(monkeypatch, drawn, missing={(0, stage): {1}}))
 
 
 def test_a_reply_of_an_earlier_round_is_not_taken_for_one_of_this(caplog):
@@ -154,13 +155,11 @@ def test_a_client_that_may_have_sent_something_is_charged_for_it(tmp_path, spoil
     assert charged(tmp_path / "run") == [first, (0, 1, 2), (0, 1, 2)]
 
 
-def test_a_node_that_refuses_is_not_charged(tmp_path, caplog):
+def test_a_node_that_refuses_what_is_offered_does_not_join(tmp_path):
     settings = {node: {"partition-id": client} for client, node in enumerate(NODES)}
     settings[NODES[1]]["epsilon"] = 0.5
-    result = run_on(FakeGrid(settings=settings), tables(privacy={**NOISE, "epsilon": 5.0}), tmp_path / "run")
-    assert participants(result) == [2, 2, 2]
-    assert charged(tmp_path / "run") == [(0, 2)] * 3
-    assert "without client 1: this node takes part up to ε = 0.5, and the run's budget has 5." in caplog.text
+    with pytest.raises(InputError, match=r"Node 102 does not take part: this node's policy refuses privacy\.epsilon = 5"):
+        run_on(FakeGrid(settings=settings), tables(privacy={**NOISE, "epsilon": 5.0}), tmp_path / "run")
 
 
 def test_the_traffic_of_a_run_adds_up_to_its_bytes(tmp_path):

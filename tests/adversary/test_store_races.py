@@ -14,7 +14,7 @@ import pytest
 from answering import KEY, SESSION, SUM, WHO
 
 from sketchfed.errors import SecureSumError, StorageError
-from sketchfed.nodes.store import REPLIES, TRAIN, Claim, Key, NodeStore
+from sketchfed.nodes.store import REPLIES, TRAIN, StageClaim, Key, NodeStore
 
 SCRIPT = Path(__file__).with_name("answering.py")
 
@@ -77,7 +77,7 @@ def test_a_process_that_is_killed_leaves_no_room_for_a_second_answer(path, point
 def test_a_claim_that_another_process_gave_up_cannot_be_settled(path):
     with NodeStore(path) as one, NodeStore(path) as other:
         claim = one.claim(KEY, b"request")
-        assert isinstance(claim, Claim)
+        assert isinstance(claim, StageClaim)
         other.abandon(WHO, SUM)
         with pytest.raises(SecureSumError, match="given up"):
             one.settle(claim, b"reply", sum=(SUM, b"after"))

@@ -7,12 +7,12 @@ if TYPE_CHECKING:
     from sketchfed.nodes.policy import Policy
     from sketchfed.nodes.rules import Offer, Verdict, check, verdicts
     from sketchfed.nodes.spending import Limit, Release
-    from sketchfed.nodes.store import Claim, Key, NodeStore
+    from sketchfed.nodes.store import StageClaim, Key, NodeStore
 
-__all__ = ["Claim", "Key", "Limit", "NodeStore", "Offer", "Policy", "Release", "Verdict", "check", "verdicts"]
+__all__ = ["StageClaim", "Key", "Limit", "NodeStore", "Offer", "Policy", "Release", "Verdict", "check", "verdicts"]
 
 _HOMES = {
-    "Claim": "store",
+    "StageClaim": "store",
     "Key": "store",
     "Limit": "spending",
     "NodeStore": "store",

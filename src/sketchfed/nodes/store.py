@@ -51,7 +51,7 @@ class Key:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class StageClaim:
     """The right to answer, for the process that has it."""
 
     key: Key
@@ -93,7 +93,7 @@ class NodeStore:
 
     # Answers
 
-    def claim(self, key: Key, request: bytes) -> Claim | bytes:
+    def claim(self, key: Key, request: bytes) -> StageClaim | bytes:
         """The right to answer a request, or the bytes of the answer that was given to the same request before."""
         digest, owner = sha256(request).digest(), token_bytes(16)
         with self.transaction() as rows:
@@ -105,10 +105,10 @@ class NodeStore:
                     "INSERT INTO answers (who, scope, stage, session, request, owner, seen) VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (key.who, key.scope, key.stage, key.session, digest, owner, time.time()),
                 )
-                return Claim(key=key, owner=owner)
+                return StageClaim(key=key, owner=owner)
             if key.stage == TRAIN and found[1] is None:  # noise is drawn anew, and who had the claim cannot settle any more
                 rows.execute("UPDATE answers SET owner = ? WHERE who = ? AND scope = ?", (owner, key.who, key.scope))
-                return Claim(key=key, owner=owner)
+                return StageClaim(key=key, owner=owner)
         before, reply = found
         if before != digest:
             raise SecureSumError(
@@ -124,7 +124,7 @@ class NodeStore:
 
     def settle(
         self,
-        claim: Claim,
+        claim: StageClaim,
         reply: bytes,
         *,
         joins: bytes | None = None,
@@ -166,7 +166,7 @@ class NodeStore:
             self._forget_deleted()
         return reply
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: StageClaim) -> None:
         """Give a claim back: nothing was computed, because the request could not be read."""
         with self.transaction() as rows:
             rows.execute("DELETE FROM answers WHERE owner = ? AND reply IS NULL", (claim.owner,))

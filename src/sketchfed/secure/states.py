@@ -50,7 +50,7 @@ class Joined(SumState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen(SumState):
+class Informed(SumState):
     """From `share` on: the client knows the transcript and its neighbours."""
 
     transcript: Transcript
@@ -59,7 +59,7 @@ class Seen(SumState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared(Seen):
+class Shared(Informed):
     """After `share`."""
 
     identity: Identity = field(repr=False)
@@ -67,7 +67,7 @@ class Shared(Seen):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked(Seen):
+class Masked(Informed):
     """After `mask`. `peers` are the neighbours that dealt shares."""
 
     identity: Identity = field(repr=False)
@@ -78,7 +78,7 @@ class Masked(Seen):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consented(Seen):
+class Consented(Informed):
     """After `consent`."""
 
     pairs: Mapping[int, bytes] = field(repr=False)

@@ -250,6 +250,7 @@ UNKNOWN = [
     ({"algorithm": {"rouns": 3}}, "there is no key in [algorithm] named 'rouns'. Did you mean 'rounds'?"),
     ({"algorithm": {"form": "projection"}}, "there is no key in [algorithm] named 'form'"),
     ({"algorithm": {"name": "iterative", "form": "projecton"}}, "named 'projecton'. Did you mean 'projection'?"),
+    ({"privacy": {"epsilon": 1.0, "adjacency": "zero_out"}}, "named 'zero_out'. Did you mean 'zero-out'?"),
     ({"data": {"name": "minst"}}, "there is no data set named 'minst'. Did you mean 'mnist'?"),
     ({"data": {"partition": "dirichelt"}}, "there is no partition named 'dirichelt'. Did you mean 'dirichlet'?"),
     ({"data": {"cleints": 3}}, "there is no key in [data] named 'cleints'. Did you mean 'clients'?"),
@@ -418,3 +419,8 @@ def test_labels_say_what_is_sent():
     assert label(algorithm={"name": "iterative", "form": "projection"}) == "iterative srht 1/10 projection"
     assert label(algorithm={"name": "iterative"}, sketch={"bits": 4, "bits_down": 8}) == "iterative srht 1/10 4/8 bits"
     assert label(algorithm={"name": "fetchsgd"}, sketch={"size": 5_000}) == "fetchsgd count 5,000"
+
+
+def test_a_number_that_no_float_holds_is_refused_with_its_place():
+    with pytest.raises(InputError, match=r"algorithm\.global_rate is a number beyond what a computer's float holds"):
+        load_config({"algorithm": {"global_rate": 10**400}})

@@ -102,7 +102,7 @@ def changed(chance: random.Random, value: Any, edges: list[Any] = EDGES) -> Any:
                 out_list[at] = changed(chance, value[at], edges)
         return out_list
     if isinstance(value, int) and not isinstance(value, bool) and chance.random() < 0.3:
-        return value + chance.choice([-1, 1, 2**20])
+        return value + chance.choice([-1, 1, 2**20]) if abs(value) < 2**60 else 0
     return chance.choice(edges)
 
 

@@ -5,6 +5,7 @@ that damage gets past them. A thousand of each in the quick suite, twenty thousa
 """
 
 import json
+import logging
 import os
 import random
 import resource
@@ -388,6 +389,7 @@ made = cache(lambda kind: KINDS[kind]())
 def fuzz(kind: str, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many files were read, and how many refused by which error."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr(logging.getLogger("sketchfed"), "disabled", True)  # warnings quote what no test report can hold
     damage, read = made(kind)
     if kind == "identity.json":  # worked out once, since it does not change
         monkeypatch.setattr(identities, "identity", lambda workload: identified()[1])

@@ -17,6 +17,7 @@ UNKNOWN = [
     ({"algorithm": {"rouns": 3}}, "there is no key in [algorithm] named 'rouns'. Did you mean 'rounds'?"),
     ({"algorithm": {"form": "projection"}}, "there is no key in [algorithm] named 'form'"),
     ({"algorithm": {"name": "iterative", "form": "projecton"}}, "named 'projecton'. Did you mean 'projection'?"),
+    ({"privacy": {"epsilon": 1.0, "adjacency": "zero_out"}}, "named 'zero_out'. Did you mean 'zero-out'?"),
     ({"data": {"name": "minst"}}, "there is no data set named 'minst'. Did you mean 'mnist'?"),
     ({"data": {"partition": "dirichelt"}}, "there is no partition named 'dirichelt'. Did you mean 'dirichlet'?"),
     ({"data": {"cleints": 3}}, "there is no key in [data] named 'cleints'. Did you mean 'clients'?"),

@@ -114,8 +114,14 @@ def _refusal(text: str, table: Table, kind: type, where: str) -> InputError:
     if text.startswith("Number out of range"):
         return InputError(f"{place} is a number beyond what a computer's float holds. Use a smaller one.")
     if not text.startswith("Expected"):
-        return UnknownNameError(place, value, get_args(get_type_hints(kind)[keys[0]]))
+        return UnknownNameError(place, value, _names(get_type_hints(kind)[keys[0]]))
     return InputError(f"{place} must be {_expected(text)}, got {value!r}.")
+
+
+def _names(kind: Any) -> list[str]:
+    """The texts that a Literal allows, also if it may be absent."""
+    inner = get_args(kind)
+    return [kind] if isinstance(kind, str) else [name for each in inner for name in _names(each)]
 
 
 def _expected(text: str) -> str:

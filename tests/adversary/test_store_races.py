@@ -14,7 +14,7 @@ import pytest
 from answering import KEY, SESSION, SUM, WHO
 
 from sketchfed.errors import SecureSumError, StorageError
-from sketchfed.nodes.store import REPLIES, TRAIN, StageClaim, Key, NodeStore
+from sketchfed.nodes.store import REPLIES, TRAIN, Key, NodeStore, StageClaim
 
 SCRIPT = Path(__file__).with_name("answering.py")
 

@@ -190,6 +190,17 @@ def test_discrete_noise_is_enough_for_the_fewest_survivors():
     assert epsilon_of({made.charge(20): 10}, made.budget.claim) < 2.6
 
 
+def test_noise_that_was_calibrated_before_is_kept():
+    """The config.toml of a run says both. What 0.1.0 calibrated by RDP is more than is needed now, and stays."""
+    begun = DISCRETE | {"noise_multiplier": 5.0}
+    made = protection(privacy=begun, secure={"survivors": 0.6}, **SKETCH)
+    assert made.budget.multiplier == 5.0
+    now = protection(privacy=DISCRETE, secure={"survivors": 0.6}, **SKETCH).budget
+    assert now.settings.noise_multiplier == now.multiplier < 5.0
+    by_renyi = protection(privacy=DISCRETE | {"accountant": "rdp"}, secure={"survivors": 0.6}, **SKETCH).budget
+    assert 1.03 < by_renyi.multiplier / now.multiplier < 1.15
+
+
 def test_colluders_add_no_noise():
     made = protection(privacy=DISCRETE, secure={"survivors": 0.8, "colluders": 0.2}, **SKETCH)
     trusting = protection(privacy=DISCRETE, secure={"survivors": 0.8}, **SKETCH)

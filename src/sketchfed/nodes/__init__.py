@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from sketchfed.nodes.policy import Policy
     from sketchfed.nodes.rules import Offer, Verdict, check, verdicts
     from sketchfed.nodes.spending import Limit, Release
-    from sketchfed.nodes.store import StageClaim, Key, NodeStore
+    from sketchfed.nodes.store import Key, NodeStore, StageClaim
 
-__all__ = ["StageClaim", "Key", "Limit", "NodeStore", "Offer", "Policy", "Release", "Verdict", "check", "verdicts"]
+__all__ = ["Key", "Limit", "NodeStore", "Offer", "Policy", "Release", "StageClaim", "Verdict", "check", "verdicts"]
 
 _HOMES = {
     "StageClaim": "store",

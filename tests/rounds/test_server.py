@@ -18,8 +18,8 @@ from problems import dense_model
 from sketchfed.algorithms import FedAvg, FetchSgd, Iterative
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.errors import DivergedError
+from sketchfed.rounds.screening import wild as wild_norms
 from sketchfed.rounds.server import Server
-from sketchfed.rounds.server import wild as wild_norms
 from sketchfed.wire import Bits, Packet, pack, unpack
 
 COUNT = SketchSettings(name="count", size=15)

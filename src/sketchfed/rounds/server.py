@@ -1,12 +1,10 @@
 """The server's side of a run: it chooses clients, sends tasks, checks replies, and counts bytes."""
 
 import logging
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
-from statistics import median
 from typing import NamedTuple
 
 from sketchfed.algorithms import Algorithm, RoundContext, State, cohort
@@ -17,6 +15,7 @@ from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import Protection, SecureSums, combined
 from sketchfed.rounds.engine import Engine
 from sketchfed.rounds.participant import behind, parted
+from sketchfed.rounds.screening import wild
 from sketchfed.rounds.secure_rounds import SecureRounds
 from sketchfed.secure import SecureServer, run_sums
 from sketchfed.seeds import PublicSeed
@@ -391,22 +390,3 @@ def _first(reasons: Mapping[int, str]) -> tuple[int, str]:
 def _retasked(request: bytes, stage: str, task: bytes) -> bytes:
     """The same request with another task. In a secure sum, the task follows the sum's own packets."""
     return b"".join(parted(request)[0]) + task if stage == "masked" else task
-
-
-def wild(norms: Mapping[int, float], ratio: float) -> dict[int, str]:
-    """Find clients whose norm is not finite, or exceeds `ratio` times the median of at least three, and say why.
-
-    One reply of 1e30 makes the mean worthless. No bound suits all runs, because the norm of an update depends on the model and
-    shrinks as the model learns. So the replies of a round are compared with each other, which works as long as most clients
-    are honest. If the median is zero, the comparison says nothing.
-    """
-    reasons = {client: "the norm of what it sent is not finite." for client, norm in norms.items() if not math.isfinite(norm)}
-    finite = {client: norm for client, norm in norms.items() if client not in reasons}
-    middle = median([*finite.values(), *(math.inf for _ in reasons)]) if len(norms) >= 3 else 0.0
-    if ratio and 0 < middle < math.inf:
-        reasons |= {
-            client: f"what it sent has norm {norm:.3g}, more than {ratio:g} times the median {middle:.3g} of this round."
-            for client, norm in finite.items()
-            if norm > ratio * middle
-        }
-    return reasons

@@ -31,7 +31,7 @@ def test_a_server_that_cuts_the_ring_in_two_opens_neither_part():
 def test_an_honest_server_abandons_a_sum_whose_ring_fell_apart_before_anything_is_revealed():
     terms = small_terms(40, neighbours=8, threshold=5, least=20)
     cohort, gone = Cohort(terms), cut(small_terms(40, neighbours=8, threshold=5, least=20), (0, 20))
-    with pytest.raises(SecureSumError, match="might fall apart. The sum is abandoned and nothing was revealed"):
+    with pytest.raises(SecureSumError, match=r"might fall apart\. The sum is abandoned and nothing was revealed"):
         cohort.run(lambda stage, client: stage == "masked" and client in gone)
     assert "consent" not in cohort.sent
 

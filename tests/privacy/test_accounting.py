@@ -254,7 +254,7 @@ def test_a_claim_says_what_its_epsilon_is_about():
         (lambda: claim(math.nan), "delta must be"),
         (lambda: Charge(multiplier=0.0), "multiplier must be a positive number, got 0.0: without noise there is no ε"),
         (lambda: Charge(multiplier=math.inf), "multiplier must be"),
-        (lambda: Charge(multiplier=1e-9), "multiplier 1e-09 is not between 1e-06 and 1e\\+15"),
+        (lambda: Charge(multiplier=1e-14), "multiplier 1e-14 is not between 1e-13 and 1e\\+15"),
         (lambda: Charge(multiplier=1.0, steps=10**7), "steps must be from 1 to 1,000,000"),
         (lambda: Charge(multiplier=1.0, discrete=True, deviation=3.0), "describe discrete noise together"),
         (lambda: Charge(multiplier=1.0, deviation=3.0, size=1), "describe discrete noise together"),

@@ -16,7 +16,7 @@ from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.protection.honest_sums import CHANGED_ODDS, clipped_to, honest_norm
 from sketchfed.seeds import PublicSeed, SecretSeed
 from sketchfed.training import Examples, make_trainer
-from sketchfed.wire import Bits, pack, unpack
+from sketchfed.wire import Bits, pack, split, unpack
 
 CLIENTS, ATTACKERS = 10, 2
 ROBUST = [name for name in COMBINE_RULES if name != "mean"]
@@ -51,7 +51,7 @@ def multiplied(factor):
 
     def tamper(replies):
         for client in range(ATTACKERS):
-            packet = unpack(replies[client])
+            packet = unpack(split(replies[client], most=2)[0])
             scaled = {name: factor * array for name, array in packet.arrays.items()}
             replies[client] = pack(replace(packet, arrays=scaled))
         return replies
@@ -97,7 +97,7 @@ class Garbage(Tap):
     def ask(self, requests, stage="train"):
         replies = super().ask(requests, stage)
         if stage == "masked" and self.stages.count("masked") in self.rounds:
-            packet, generator = unpack(replies[self.client]), torch.Generator().manual_seed(1)
+            packet, generator = unpack(split(replies[self.client], most=2)[0]), torch.Generator().manual_seed(1)
             arrays = dict(packet.arrays)
             [name] = [name for name, array in arrays.items() if isinstance(array, Bits)]
             bits = arrays[name].bits

@@ -39,7 +39,7 @@ _PROFILES = 32  # for this many clients the privacy loss is computed one by one;
 _LEVELS = 12  # for sampled discrete noise: every other number of survivors is another multiplier
 _FACTOR = 1.0001  # between a multiplier that is too small and the one that calibration returns
 _SMALLEST, _LARGEST = 0.02, 1e6  # multipliers that calibration tries
-_SMALLEST_EVER, _LARGEST_EVER = 1e-6, 1e15  # multipliers whose squares are far from what floats hold
+_SMALLEST_EVER, _LARGEST_EVER = 1e-13, 1e15  # multipliers whose squares are far from what floats hold
 _MOST_STEPS, _MOST_SIZE, _RAREST = 10**6, 2**62, 1e-12
 _LEAST_SAMPLED, _MOST_PULL = 0.05, 3e3  # beyond, ε is in the hundreds, and sampling is not worth the grid that it takes
 

@@ -155,7 +155,7 @@ def declared_code(algorithm: Algorithm, dim: int, context: RoundContext) -> None
         adjoint = [code.adjoint(each) for each in mapped]
         values = code.apply(change)
         algorithm.check(code.packet(values), dim, context)
-        one, two = (_weights(algorithm, code, values * clients, clients, dim, context) for clients in (1, 2))
+        one, two = _stepped(algorithm, code, values, dim, context)
     except NotLinearError:
         raise
     except Exception as error:  # an external part may raise anything
@@ -173,6 +173,20 @@ def declared_code(algorithm: Algorithm, dim: int, context: RoundContext) -> None
         raise NotLinearError(
             subject, f"{declared} a packet that stands for two equal clients does not decode to their common change."
         )
+
+
+def _stepped(algorithm: Algorithm, code: LinearCode, values: Tensor, dim: int, context: RoundContext) -> tuple[Tensor, Tensor]:
+    """The weights after a packet of one client, and after a packet that stands for two. Equal if no step can be tried.
+
+    An algorithm that treats layers differently may need the model for its first step, and planning has no model.
+    """
+    try:
+        one, two = (_weights(algorithm, code, values * clients, clients, dim, context) for clients in (1, 2))
+    except InputError:
+        if not algorithm.by_layer:
+            raise
+        return torch.zeros(1), torch.zeros(1)
+    return one, two
 
 
 def _weights(algorithm: Algorithm, code: LinearCode, values: Tensor, clients: int, dim: int, context: RoundContext) -> Tensor:

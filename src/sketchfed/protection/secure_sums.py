@@ -116,10 +116,9 @@ class SecureSums(Protection):
 
     def agreed(self, proposed: Terms, seed: PublicSeed) -> Terms:
         """Return the proposed terms if the client computes the same ones from the public seed, else raise an error."""
-        if proposed.round < self.algorithm.rounds:
-            for attempt in range(self.settings.attempts + 1):
-                if proposed in self.terms(seed, proposed.round, attempt):
-                    return proposed
+        for attempt in range(self.settings.attempts + 1):
+            if proposed in self.terms(seed, proposed.round, attempt):
+                return proposed
         raise SecureSumError(
             f"the server proposes a secure sum for round {proposed.round} over {len(proposed.clients)} clients, but its terms "
             "differ from the run's settings. This client does not take part; check that server and client run the same "

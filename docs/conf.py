@@ -23,7 +23,7 @@ autodoc_preserve_defaults = True
 suppress_warnings = ["myst.strikethrough"]
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections\.abc|flwr|fractions|numpy|pathlib|rich|torch)\..*"),  # other projects' names
+    ("py:.*", r"(collections\.abc|flwr|fractions|numpy|pathlib|rich|sqlite3|torch)\..*"),  # other projects' names
     ("py:class", r"sketchfed\.parts\.P"),  # the kind of part that a registry holds
 ]
 

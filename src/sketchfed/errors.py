@@ -29,6 +29,7 @@ __all__ = [
     "SketchfedError",
     "StorageError",
     "UnknownNameError",
+    "UnresolvedError",
     "WireError",
 ]
 
@@ -59,6 +60,10 @@ class NotLinearError(InputError):
     def __init__(self, subject: str, reason: str, code: object = None) -> None:
         super().__init__(f"{subject} cannot be summed: {reason}")
         self.subject, self.reason, self.code = subject, reason, code
+
+
+class UnresolvedError(InputError):
+    """An algorithm that must see the model before it can do what it was asked to."""
 
 
 class WireError(SketchfedError, ValueError):

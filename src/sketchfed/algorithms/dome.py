@@ -14,7 +14,7 @@ from sketchfed.algorithms.settings import SubspaceSettings
 from sketchfed.algorithms.state import Replica, RoundContext, State
 from sketchfed.caches import cached
 from sketchfed.codecs.linear import LinearCode, LinearMap
-from sketchfed.errors import InputError, SketchfedError, WireError
+from sketchfed.errors import InputError, SketchfedError, UnresolvedError, WireError
 from sketchfed.kernels.finite import all_finite
 from sketchfed.seeds import PublicSeed
 from sketchfed.subspaces import Frame, MeanImage, Subspace, UpdateRule, damped
@@ -198,7 +198,7 @@ class Dome(Algorithm):
     def mean_image(self, dim: int) -> MeanImage:
         """The map of a warm-up round, which estimates the mean image."""
         if self._frame is None:
-            raise InputError(
+            raise UnresolvedError(
                 "the mean image needs subspace.image and the model's layers. Call resolved(dim, module=...) first."
             )
         return MeanImage(self._frame, self._size(dim))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sketchfed.algorithms import Algorithm, RoundContext
 from sketchfed.codecs.linear import LinearCode
-from sketchfed.errors import InputError, NotLinearError, SketchfedError
+from sketchfed.errors import InputError, NotLinearError, SketchfedError, UnresolvedError
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
 from sketchfed.seeds import PublicSeed
 
@@ -178,13 +178,11 @@ def declared_code(algorithm: Algorithm, dim: int, context: RoundContext) -> None
 def _stepped(algorithm: Algorithm, code: LinearCode, values: Tensor, dim: int, context: RoundContext) -> tuple[Tensor, Tensor]:
     """The weights after a packet of one client, and after a packet that stands for two. Equal if no step can be tried.
 
-    An algorithm that treats layers differently may need the model for its first step, and planning has no model.
+    An algorithm may need the model for its first step, and planning has no model.
     """
     try:
         one, two = (_weights(algorithm, code, values * clients, clients, dim, context) for clients in (1, 2))
-    except InputError:
-        if not algorithm.by_layer:
-            raise
+    except UnresolvedError:
         return torch.zeros(1), torch.zeros(1)
     return one, two
 

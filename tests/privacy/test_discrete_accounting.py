@@ -47,7 +47,7 @@ def loss(p, q):
 
 
 def repeated(losses, likely, times, points=1 << 20):
-    """The distribution of a sum of so many losses, on a grid so fine that the means of all cells stay as they are."""
+    """The distribution of a sum of this many losses, on a grid so fine that the means of all cells stay as they are."""
     mean = float(losses @ likely)
     spread = math.sqrt(times * float((losses - mean) ** 2 @ likely))
     step = (2 * 16 * spread + 2 * np.abs(losses[likely > 1e-25]).max()) / points

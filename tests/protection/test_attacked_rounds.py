@@ -125,19 +125,20 @@ PROTECTED = {
 
 @pytest.mark.parametrize("name", ["dense", "sketched"])
 def test_one_garbage_reply_under_secure_sums_would_end_a_model(name, digits, monkeypatch):
-    """What the next test is worth: without clipping, the last two rounds do not mend what round 13 of 15 did."""
+    """What the next test is worth. Rounding is random: ten runs without clipping ended between 0.03 and 0.23."""
     monkeypatch.setattr("sketchfed.protection.secure_sums.clipped_to", lambda values, norm: values)
-    assert accuracy(attacked(ALGORITHMS[name], digits, 15, (13,), **PROTECTED["sums"]), digits) < 0.5
+    assert accuracy(attacked(ALGORITHMS[name], digits, 15, (15,), **PROTECTED["sums"]), digits) < 0.5
 
 
 @pytest.mark.parametrize("protection", PROTECTED)
 @pytest.mark.parametrize("name", ["dense", "sketched"])
 def test_one_garbage_reply_under_secure_sums_costs_a_round_and_not_the_model(name, protection, digits, caplog):
+    """Garbage in the last round, which nothing mends. Of eight runs, the worst ended at 0.82."""
     with caplog.at_level(logging.WARNING):
-        found = accuracy(attacked(ALGORITHMS[name], digits, 15, (13,), **PROTECTED[protection]), digits)
+        found = accuracy(attacked(ALGORITHMS[name], digits, 15, (15,), **PROTECTED[protection]), digits)
     assert caplog.text.count("honest clients add up to") == 1
-    assert "round 13: a secure sum over 10 clients has norm" in caplog.text
-    assert found > 0.75
+    assert "round 15: a secure sum over 10 clients has norm" in caplog.text
+    assert found > 0.7
 
 
 RINGS = {

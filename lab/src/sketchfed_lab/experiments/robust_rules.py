@@ -139,18 +139,25 @@ def cases(settings: Settings, rates: Mapping[Place, float]) -> list[Case]:
 
 
 def tuned(settings: Settings, path: Path) -> dict[Place, float]:
-    """For each place, the rate with the highest accuracy on a tenth of the training data, without attackers."""
-    arms = [
-        arm(settings, place, rate=rate, seed=100, held_out=0.1)
-        for place in places(settings)
-        for rate in (settings.rates if place[3] == 1 else sketched_rates(settings.rates, place[3]))
-    ]
-    rows = run_arms(arms, path, processes=settings.processes, title="tuning", compute=attacked)
-    return {_place(row): row["key"]["rate"] for row in best_of(rows, WHERE, quality).values()}
+    """For each place, the rate with the highest accuracy on a tenth of the training data, without attackers.
+
+    Where the best rate is the smallest or the largest that was tried, the next one is tried too, until it is worse.
+    """
+    asked = {place: sketched_rates(settings.rates, place[3]) for place in places(settings)}
+    while True:
+        arms = [arm(settings, place, rate=rate, seed=100, held_out=0.1) for place, rates in asked.items() for rate in rates]
+        rows = run_arms(arms, path, processes=settings.processes, title="tuning", compute=attacked)
+        best = {_place(row): row["key"]["rate"] for row in best_of(rows, WHERE, quality).values()}
+        open_ends = [place for place, rate in best.items() if rate in (min(asked[place]), max(asked[place]))]
+        if not open_ends:
+            return best
+        for place in open_ends:
+            low = best[place] == min(asked[place])
+            asked[place].append(best[place] * (0.5 if low else 2.0))
 
 
 def sketched_rates(rates: list[float], ratio: float) -> list[float]:
-    """The rates that are tried for sketches: the same, times min(1, 4·√ratio), the default of the library."""
+    """The rates that are tried first: for sketches the same times min(1, 4·√ratio), the default of the library."""
     return [rate * min(1.0, 4 * ratio**0.5) for rate in rates]
 
 

@@ -23,7 +23,7 @@ import torch
 from secure.cohorts import Cohort, small_terms
 from sketchfed.config import load_config
 from sketchfed.errors import SketchfedError
-from sketchfed.privacy.accounting import Charge, Claim
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.ledger_file import HEAD_FORMAT, LedgerFile, _sealed, head_of
 from sketchfed.report.loading import read as read_record

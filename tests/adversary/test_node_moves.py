@@ -30,7 +30,8 @@ from lying_server import (
 from sketchfed.config import load_config
 from sketchfed.flower import sketchfed_mod
 from sketchfed.nodes import NodeStore
-from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
+from sketchfed.privacy.accounting import epsilon_of
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.wire import pack
 
 pytestmark = pytest.mark.usefixtures("in_a_run")

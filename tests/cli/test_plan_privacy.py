@@ -6,7 +6,8 @@ from typer.testing import CliRunner
 from sketchfed.cli.plan import app
 from sketchfed.cli.plan_privacy import _most_rounds
 from sketchfed.errors import InputError
-from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
+from sketchfed.privacy.accounting import epsilon_of
+from sketchfed.privacy.claims import Charge, Claim
 
 EXAMPLE = ("--epsilon", "3", "--delta", "1e-5", "--clients", "1000", "--cohort", "100", "--rounds", "200")
 

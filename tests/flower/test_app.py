@@ -19,7 +19,7 @@ from sketchfed.flower.connection import joined
 from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.link import SuperLink
 from sketchfed.flower.strategy import opened
-from sketchfed.privacy.accounting import Charge, Claim
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 
 APP = Path(__file__).parents[2] / "examples" / "flower-quickstart"

@@ -1,6 +1,7 @@
 """Claims and charges that tests of the accountant share."""
 
-from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
+from sketchfed.privacy.accounting import epsilon_of
+from sketchfed.privacy.claims import Charge, Claim
 
 
 def claim(delta=1e-5, adjacency="add-remove", accountant="pld", **other):

@@ -14,7 +14,8 @@ from scipy import integrate, optimize, stats
 
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.privacy import accounting
-from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_delta, epsilon_of, worst_epsilon
+from sketchfed.privacy.accounting import calibrated, epsilon_of, worst_epsilon
+from sketchfed.privacy.claims import Charge, Claim, check_delta
 from sketchfed.privacy.divergences import (
     gaussian_delta,
     gaussian_epsilon,

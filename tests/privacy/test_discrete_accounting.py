@@ -9,7 +9,8 @@ import pytest
 from scipy import integrate, stats
 
 from sketchfed.privacy import DiscreteGaussian, accounting
-from sketchfed.privacy.accounting import Charge, Claim, epsilon_of, worst_bound
+from sketchfed.privacy.accounting import accounted, epsilon_of, worst_bound
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.smoothing import rounded_from, rounding_slack
 
 
@@ -210,9 +211,9 @@ def test_the_smaller_of_both_bounds_counts_and_says_its_name():
         charge = Charge(multiplier=4.0, discrete=True, deviation=deviation, size=10)
         both = [epsilon_of({one: times}, claim()) for one in (charge, charge.noise)]
         assert both[0] <= both[1]
-        said = claim().for_charges({charge: times}).text
+        said = accounted(claim(), {charge: times}).text
         assert said.endswith("(PLD)" if both[0] < both[1] else "(RDP)"), (deviation, times)
-    assert claim().for_charges([Charge(multiplier=4.0, discrete=True, deviation=15.0, size=10)]).accountant == "pld"
+    assert accounted(claim(), [Charge(multiplier=4.0, discrete=True, deviation=15.0, size=10)]).accountant == "pld"
 
 
 def test_discrete_and_continuous_releases_add_up():

@@ -10,7 +10,8 @@ from scipy.stats import binom
 
 from sketchfed.errors import InputError
 from sketchfed.privacy import formulas
-from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
+from sketchfed.privacy.accounting import epsilon_of
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.divergences import gaussian_delta
 
 CLAIM = Claim(unit="client", adjacency="zero-out", observer="public", delta=1e-5)

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sketchfed.errors import InputError, StorageError
-from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
+from sketchfed.privacy.accounting import epsilon_of
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.ledger import LedgerEntry, PrivacyLedger
 from sketchfed.privacy.ledger_file import LedgerFile, head_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from runs.disk import WAYS, Disk
 from sketchfed.errors import InputError, StorageError
-from sketchfed.privacy.accounting import Charge, Claim
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.ledger_file import head_of
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
 
-from sketchfed.privacy.accounting import Charge, epsilon_of
+from sketchfed.privacy.accounting import accounted, epsilon_of
+from sketchfed.privacy.claims import Charge
 from sketchfed.privacy.divergences import (
     ALL_ORDERS,
     gaussian_epsilon,
@@ -157,8 +158,8 @@ def test_slack_covers_that_a_sum_of_discrete_gaussians_is_not_one(sampling):
 def test_discrete_charges_that_do_not_say_how_coarse_they_are_are_accounted_by_rdp_and_say_so():
     charge = Charge(multiplier=4.0, sampling=0.1, discrete=True)
     assert epsilon_of({charge: 50}, claim()) == epsilon_of({charge: 50}, claim(accountant="rdp"))
-    assert claim().for_charges({charge: 50}).text.endswith("(RDP)")
-    assert claim().for_charges([Charge(multiplier=1.0)]).text.endswith("(PLD)")
+    assert accounted(claim(), {charge: 50}).text.endswith("(RDP)")
+    assert accounted(claim(), [Charge(multiplier=1.0)]).text.endswith("(PLD)")
     assert epsilon_of({replace(charge, slack=1e-3): 50}, claim()) > epsilon_of({charge: 50}, claim())
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sketchfed.algorithms import cohorts as base
-from sketchfed.privacy.accounting import Charge, Claim
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.protection import passes as module
 from sketchfed.protection.batches import passed_batch, passed_batches

@@ -12,7 +12,8 @@ from sketchfed.algorithms.dome import Dome
 from sketchfed.algorithms.private_iterative import PrivateIterative
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings
 from sketchfed.errors import SecureSumError
-from sketchfed.privacy.accounting import Charge, epsilon_of
+from sketchfed.privacy.accounting import epsilon_of
+from sketchfed.privacy.claims import Charge
 from sketchfed.privacy.formulas import dome_theorem_3_3, exact_gaussian
 from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.protection.batches import passed_batch

@@ -18,6 +18,7 @@ from sketchfed.attacks.opened import members_in
 from sketchfed.attacks.view import Public, View
 from sketchfed.config import GIVEN, Config
 from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.privacy.accounting import accounted
 from sketchfed.protection import Protection, SecureSums
 from sketchfed.rounds import Exchange
 from sketchfed.runs.checkpoint import Checkpoints
@@ -93,7 +94,7 @@ class Evidence:
         """What the run's ε is about."""
         if self._protection.budget is None:
             return NO_CLAIM
-        return self._protection.budget.claim.for_charges([self._protection.charge()]).text
+        return accounted(self._protection.budget.claim, [self._protection.charge()]).text
 
     def behind(self, index: int, clients: Sequence[int]) -> Examples:
         """The truth: the different examples behind the replies of clients in a round, those of one after the other's."""

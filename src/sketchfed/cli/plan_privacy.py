@@ -10,7 +10,7 @@ from sketchfed.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sketchfed.privacy.accounting import Claim, Unit
+    from sketchfed.privacy.claims import Claim, Unit
 
 _DRAWS = 10_000_000  # the most places in cohorts that are drawn to count participations; beyond it, a bound is stated
 
@@ -70,7 +70,7 @@ def privacy(
     """
     from rich.console import Console
 
-    from sketchfed.privacy.accounting import check_delta, check_epsilon
+    from sketchfed.privacy.claims import check_delta, check_epsilon
 
     check_epsilon(epsilon)
     size = _checked(clients, cohort, rounds, unit, examples, batch, local_steps, clip, participations, dim)
@@ -170,7 +170,7 @@ def _most_rounds(clients: int, cohort: int, rounds: int, seed: int, given: int |
 
 
 def _claim(unit: "Unit", adjacency: str | None, otherwise: str, observer: str, delta: float) -> "Claim":
-    from sketchfed.privacy.accounting import Adjacency, Claim, Observer
+    from sketchfed.privacy.claims import Adjacency, Claim, Observer
 
     chosen = cast("Adjacency", otherwise if adjacency is None else adjacency)
     return Claim(unit=unit, adjacency=chosen, observer=cast("Observer", observer), delta=delta)

@@ -22,7 +22,7 @@ from sketchfed.flower.enrolment import enrolled
 from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.mod import check_app
 from sketchfed.nodes.drawing import Drawn
-from sketchfed.privacy.accounting import Claim
+from sketchfed.privacy.claims import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.protection import Clear
 from sketchfed.rounds.server import Server

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from sketchfed.errors import InputError
-from sketchfed.privacy.accounting import Charge, Claim, epsilon_of
+from sketchfed.privacy.accounting import epsilon_of
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.protection import Protection
 from sketchfed.protection.batches import batch_of
 from sketchfed.protection.passes import passed_batches

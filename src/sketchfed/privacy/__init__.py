@@ -1,9 +1,10 @@
 """Differential privacy: mechanisms that clip and add noise, an accountant, and a ledger of what a run has spent."""
 
 from sketchfed.parts import Registry
-from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_delta, epsilon_of
+from sketchfed.privacy.accounting import calibrated, epsilon_of
 from sketchfed.privacy.audit import AuditResult, audit, audited, epsilon_lower_bound, orthogonal_canaries
 from sketchfed.privacy.base import Mechanism
+from sketchfed.privacy.claims import Charge, Claim, check_delta
 from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.privacy.gaussian import GaussianNoise
 from sketchfed.privacy.ledger import LedgerEntry, PrivacyLedger

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sketchfed.errors import InputError
 from sketchfed.kernels import clipping
-from sketchfed.privacy.accounting import Charge
 from sketchfed.privacy.base import LEAST_BITS, MOST_BITS, Modular, check_bits, check_count, positive
+from sketchfed.privacy.claims import Charge
 from sketchfed.privacy.flattening import Flattening
 from sketchfed.privacy.sampling import MOST_DEVIATION, discrete_gaussian, variance_above
 from sketchfed.seeds import PublicSeed, SecretSeed

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sketchfed.errors import InputError
-from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_epsilon, epsilon_of
+from sketchfed.privacy.accounting import calibrated, epsilon_of
+from sketchfed.privacy.claims import Charge, Claim, check_epsilon
 from sketchfed.privacy.divergences import gaussian_delta
 
 __all__ = [

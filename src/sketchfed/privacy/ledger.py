@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from sketchfed.errors import InputError, StorageError
-from sketchfed.privacy.accounting import Charge, Claim, worst_bound, worst_epsilon
+from sketchfed.privacy.accounting import worst_bound, worst_epsilon
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.ledger_file import LedgerFile, damaged
 
 FORMAT, VERSION = "sketchfed privacy ledger", 2

@@ -10,7 +10,7 @@ from torch import Tensor
 from sketchfed.algorithms import Algorithm, RoundContext
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import InputError
-from sketchfed.privacy.accounting import Charge
+from sketchfed.privacy.claims import Charge
 from sketchfed.protection.batches import ExampleBatches
 from sketchfed.protection.budget import Budget
 from sketchfed.protection.work import ClientWork

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from sketchfed.privacy.accounting import Charge, Claim
+from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.protection.passes import Passes
 from sketchfed.protection.settings import PrivacySettings

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sketchfed.algorithms import Algorithm, RoundContext, most_participations
-from sketchfed.privacy.accounting import Charge, Claim, calibrated, check_delta, epsilon_of
+from sketchfed.privacy.accounting import calibrated, epsilon_of
+from sketchfed.privacy.claims import Charge, Claim, check_delta
 from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.privacy.rounded import Rounded
 from sketchfed.protection.base import Clear, Protection

@@ -13,7 +13,7 @@ from torch import Tensor
 from sketchfed.algorithms import RoundContext, cohort, round_seed
 from sketchfed.draws import permutation
 from sketchfed.errors import SecureSumError
-from sketchfed.privacy.accounting import Charge
+from sketchfed.privacy.claims import Charge
 from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.privacy.rounded import Rounded
 from sketchfed.protection.base import Protection

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from sketchfed.config import Config, load_config
 from sketchfed.errors import InputError, StorageError
-from sketchfed.privacy.accounting import Claim
+from sketchfed.privacy.claims import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.runs.checkpoint import Checkpoints
 from sketchfed.runs.versions import SUMMARY, naming_writer, remedy

@@ -28,6 +28,10 @@ def test_both_sides_of_each_arm_are_measured_part_by_part(run):
     assert set(secure) == {(4, 0), (12, 0), (12, 1)}
     assert set(dense[4, 0]) == {"receive", "train", "encode", "round"}
     assert set(secure[12, 1]) == {"receive", "train", "encode", "keys", "shares", "mask", "consent", "unmask", "round"}
+    assert {name: cells(run, "client", name)[12, 0]["round"]["messages"] for name in ("sketched", "secure")} == {
+        "sketched": 1,
+        "secure": 3,
+    }
     assert set(cells(run, "server", "sketched")[12, 0]) == {"tasks", "read", "step", "round"}
     server = cells(run, "server", "secure")[12, 0]
     assert server["round"]["seconds"] == pytest.approx(sum(m["seconds"] for part, m in server.items() if part != "round"))

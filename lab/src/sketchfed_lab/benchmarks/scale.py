@@ -111,7 +111,8 @@ def measurements(found: Mapping[str, Any]) -> Iterator[Measurement]:
             yield Measurement(topic=side, what=part, seconds=seconds, facts=facts)
     own = {way: sum(stages.values()) for way, stages in found["client_bytes"].items()}
     stages = {f"{way}_of_stages": by_stage for way, by_stage in found["client_bytes"].items()}
-    whole = {"client": own | stages, "server": found["server_bytes"]}
+    messages = {"messages": len(found["client_bytes"]["up_bytes"])}
+    whole = {"client": own | stages | messages, "server": found["server_bytes"]}
     for side, traffic in whole.items():
         memory = {"peak_bytes": found["memory"][side]}
         yield Measurement(topic=side, what="round", seconds=sum(found[side].values()), facts=facts | traffic | memory)

@@ -32,10 +32,10 @@ from sketchfed.caches import clear_caches
 from sketchfed.config import load_config
 from sketchfed.protection import SecureSums
 from sketchfed.rounds import Participant, Server
-from sketchfed.secure import SECURE, STAGES, Identity, SecureClient, Stage, Terms
+from sketchfed.secure import SECURE, STAGES, Identity, SecureClient, Stage, Terms, request_kind, sum_of
 from sketchfed.training import Examples, PerceptronTrainer, make_trainer
 from sketchfed.vectors import flatten
-from sketchfed.wire import pack, split, unpack
+from sketchfed.wire import Packet, pack, split, unpack
 from sketchfed_lab.benchmarks.harness import one_thread
 from sketchfed_lab.benchmarks.peers.memory import forget_peak, peak_bytes
 
@@ -96,7 +96,7 @@ class Clients:
             torch.rand(EXAMPLES, INPUTS, generator=generator), torch.randint(CLASSES, (EXAMPLES,), generator=generator)
         )
         self.directory = {client: identity.public for client, identity in self.identities.items()}
-        self.sessions: dict[int, SecureClient] = {}
+        self.sums: defaultdict[int, dict[bytes, SecureClient]] = defaultdict(dict)
         self.reached: dict[bytes, Replica] = {}
         self._inside: dict[str, float] = defaultdict(float)
 
@@ -108,8 +108,9 @@ class Clients:
         reply = self._reply(client, stage, request)
         taken = time.process_time() - start
         if client in self.timed:
-            parts = dict(self._inside) if stage in ("train", "masked") else {}
-            parts["encode" if parts else stage] = taken - sum(parts.values())
+            parts = dict(self._inside)
+            rest = "encode" if stage in ("train", "masked") else stage
+            parts[rest] = taken - sum(parts.values())
             for name, seconds in parts.items():
                 self.notes[name].append(seconds)
         return reply
@@ -117,16 +118,30 @@ class Clients:
     def _reply(self, client: int, stage: str, request: bytes) -> bytes:
         if stage == "train":
             return self.participant.answer(self._replica(client, request), self.examples, None, client)[0]
-        if stage == "keys":
+        packets = [unpack(part) for part in split(request, most=1 << 20)]
+        first, *carried = [packet for packet in packets if packet.kind.startswith(SECURE)]
+        task = b"".join(pack(packet) for packet in packets if not packet.kind.startswith(SECURE))
+        reply = self._stage(client, first, task)
+        for packet in carried:  # a stage of the next round's sum
+            with self.clocked(packet.kind.removeprefix(SECURE)):
+                reply += self._stage(client, packet, b"")
+        return reply
+
+    def _stage(self, client: int, packet: Packet, task: bytes) -> bytes:
+        sums = self.sums[client]
+        if packet.kind == request_kind("keys"):
             identity = self.identities[client]
-            self.sessions[client], reply = self.participant.join(unpack(request), client, identity, self.directory, set())
+            made, reply = self.participant.join(packet, client, identity, self.directory, set())
+            sums[made.name] = made
+            for old in list(sums)[:-2]:
+                del sums[old]
             return reply
-        first, *others = (unpack(part) for part in split(request, most=1 << 20))  # what prepares the next sum is not timed
-        if stage != "masked":
-            return pack(self.sessions[client].answer(first))
-        replica = self._replica(client, b"".join(pack(each) for each in others if not each.kind.startswith(SECURE)))
+        session = sums[sum_of(packet)]
+        if packet.kind != request_kind("masked"):
+            return pack(session.answer(packet))
+        replica = self._replica(client, task)
         with self.inside("mask", SecureClient, "answer"):
-            return self.participant.masked(self.sessions[client], first, replica, self.examples, client)
+            return self.participant.masked(session, packet, replica, self.examples, client)
 
     def _replica(self, client: int, task: bytes) -> Replica:
         """The replica that a task leads to; those whom nobody times are given it."""
@@ -143,19 +158,25 @@ class Clients:
         original = getattr(owner, method)
 
         def watched(*arguments: Any, **options: Any) -> Any:
-            start = time.process_time()
-            try:
+            with self.clocked(name):
                 return original(*arguments, **options)
-            finally:
-                self._inside[name] += time.process_time() - start
 
         with patch.object(owner, method, watched):
             yield
 
+    @contextmanager
+    def clocked(self, name: str) -> Iterator[None]:
+        """Note the seconds that are spent meanwhile."""
+        start = time.process_time()
+        try:
+            yield
+        finally:
+            self._inside[name] += time.process_time() - start
+
     def round_over(self) -> dict[str, list[float]]:
         """What was noted in this round."""
         self.held = max(self.reached.values(), key=lambda replica: replica.round)
-        self.reached, self.sessions = {}, {}
+        self.reached = {}
         noted, self.notes = dict(self.notes), defaultdict(list)
         return noted
 
@@ -259,7 +280,7 @@ def prepared(cell: Cell) -> tuple[WatchedServer, Clients, Wire, dict[str, Any]]:
     widths = (INPUTS, *cell.hidden, CLASSES)
     layers = [layer for i, o in pairwise(widths) for layer in (nn.Linear(i, o), nn.ReLU())]
     module = nn.Sequential(*layers[:-1])
-    arm, own = ARMS[cell.arm], {"rounds": cell.rounds + 1, "local_steps": 5, "local_rate": 0.05}
+    arm, own = ARMS[cell.arm], {"rounds": cell.rounds + 2, "local_steps": 5, "local_rate": 0.05}
     trainer, sizes, seed = make_trainer(module, "cross_entropy"), [EXAMPLES] * cell.clients, PublicSeed(7)
     config = load_config({**arm, "seed": 7, "algorithm": arm["algorithm"] | own})
     config = config.completed(dim=trainer.dim, sizes=sizes, module=module)
@@ -298,7 +319,11 @@ def serve(cell: Cell, clients: Clients, server: Connection) -> None:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """The cell in this process and a fork of it. The first round is not counted: nobody has an update to follow yet."""
+    """The cell in this process and a fork of it.
+
+    The first round is not counted: nobody has an update to follow yet, nor keys that an earlier round carried along. The run
+    has one more round than are measured, so that the last one carries the keys of the next, too.
+    """
     warm_up(cell)
     server, clients, wire, facts = prepared(cell)
     context = get_context("fork")

@@ -21,7 +21,7 @@ from sketchfed.algorithms import (
     SubspaceSettings,
 )
 from sketchfed.data import DATA_SETS, PARTITIONS
-from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.errors import FaultyPartError, InputError, UnknownNameError
 from sketchfed.models import MODELS
 from sketchfed.parts import Registry, short
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, completed_work, make_protection
@@ -230,6 +230,8 @@ class Config:
         """
         clients = len(sizes)
         algorithm = completed_work(self.algorithm.resolved(dim, clients, module), self.privacy)
+        if algorithm.global_rate is None:
+            raise FaultyPartError(algorithm, "algorithm", "leaves global_rate open. Its `resolved` must choose a number")
         if algorithm.local_steps is None:
             algorithm = replace(algorithm, local_epochs=algorithm.work.epochs)
         algorithm = replace(algorithm, combine=algorithm.combine.completed())

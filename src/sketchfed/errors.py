@@ -3,7 +3,8 @@
     SketchfedError
     ├── InputError            an argument that cannot work (also a ValueError)
     │   ├── UnknownNameError  a name that no registry holds (also a KeyError); the message lists the ones it does
-    │   └── NotLinearError    packets that cannot be added, where noise or secure sums need sums
+    │   ├── NotLinearError    packets that cannot be added, where noise or secure sums need sums
+    │   └── FaultyPartError   an algorithm, codec or rule that returned what none may return, or raised
     ├── WireError             bytes that are not an acceptable packet (also a ValueError)
     ├── StorageError          a file or folder of a run that cannot be written or read (also an OSError)
     ├── SecureSumError        a secure sum that was abandoned, or a request that a client must not answer
@@ -20,6 +21,7 @@ from difflib import get_close_matches
 
 __all__ = [
     "DivergedError",
+    "FaultyPartError",
     "InputError",
     "LinkLostError",
     "LoopbackError",
@@ -60,6 +62,15 @@ class NotLinearError(InputError):
     def __init__(self, subject: str, reason: str, code: object = None) -> None:
         super().__init__(f"{subject} cannot be summed: {reason}")
         self.subject, self.reason, self.code = subject, reason, code
+
+
+class FaultyPartError(InputError):
+    """A part of the run, often one that somebody brought, that returned what none may return, or raised an error of its own."""
+
+    def __init__(self, part: object, kind: str, fault: str) -> None:
+        owner = type(part)
+        place = f"{owner.__module__}.{owner.__qualname__}"
+        super().__init__(f"{kind} '{getattr(part, 'name', owner.__name__)}' ({place}) {fault}. Mend that class.")
 
 
 class UnresolvedError(InputError):

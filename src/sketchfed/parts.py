@@ -9,6 +9,7 @@ An installed package announces a part by an entry point, such as this one in its
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -74,7 +75,7 @@ class Registry(Mapping[str, P], Generic[P]):
             return self._checked(resolve(known, self.kind, self._wanted), f"{self.kind} {known!r}")
         announced = self._announced().get(name, [])
         if not announced:
-            raise UnknownNameError(self.kind, name, self.choices())
+            raise UnknownNameError(self.kind, name, [*self._with_a_colon(name), *self.choices()])
         return self._load(name, announced)
 
     def __contains__(self, name: object) -> bool:
@@ -122,6 +123,12 @@ class Registry(Mapping[str, P], Generic[P]):
                 return name
         return reference
 
+    @staticmethod
+    def _with_a_colon(name: str) -> list[str]:
+        """`package.module:Thing` for a dotted name, which is what its author meant."""
+        module, dot, thing = name.rpartition(".")
+        return [f"{module}:{thing}"] if dot and module and thing else []
+
     @property
     def _wanted(self) -> str:
         return "Class" if self.bases else "function"
@@ -143,7 +150,7 @@ class Registry(Mapping[str, P], Generic[P]):
         who = f"{self.kind} {name!r} of {_distribution(point)} (entry point {point.value})"
         try:
             found = point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"{who} cannot be loaded: {type(error).__name__}: {error}. Mend or update that package, or uninstall it."
             ) from error
@@ -195,7 +202,7 @@ def resolve(reference: str, kind: str, wanted: str = "function") -> Any:
         ) from error
     except SketchfedError:  # says itself what is wrong, and what to do about it
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(_broken(reference, kind, module_name, error)) from error
     try:
         return attrgetter(attribute)(module)
@@ -270,17 +277,29 @@ def check_class(found: Any, who: str, bases: tuple[type, ...]) -> None:
         raise InputError(
             f"{who} is not finished: {found.__qualname__} lacks {', '.join(lacking)}. See {homes} for what they say."
         )
+    if is_dataclass(found):
+        known = {each.name for each in fields(found)}
+        hints = vars(found).get("__annotations__", {})
+        if lost := [name for name, hint in hints.items() if name not in known and not _is_class_variable(hint)]:
+            raise InputError(
+                f"{who} has {', '.join(lost)}, but {found.__qualname__} is not declared as a dataclass, so they cannot be set. "
+                "Write @dataclass(frozen=True, kw_only=True) above it."
+            )
 
 
 def _class_variables(part: type) -> list[str]:
     """What a class and its bases declare as `ClassVar`."""
     declared = [item for kind in reversed(part.__mro__) for item in vars(kind).get("__annotations__", {}).items()]
-    return [name for name, hint in declared if hint is ClassVar or get_origin(hint) is ClassVar]
+    return [name for name, hint in declared if _is_class_variable(hint)]
+
+
+def _is_class_variable(hint: object) -> bool:
+    return hint is ClassVar or get_origin(hint) is ClassVar or (isinstance(hint, str) and "ClassVar" in hint)
 
 
 def _article(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def _broken(reference: str, kind: str, module: str, error: Exception) -> str:
+def _broken(reference: str, kind: str, module: str, error: BaseException) -> str:
     return f"{kind} {reference!r}: importing {module!r} failed with {type(error).__name__}: {error}. Mend that module."

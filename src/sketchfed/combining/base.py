@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sketchfed.errors import InputError
+from sketchfed.errors import FaultyPartError, InputError, SketchfedError
 
 Rows = npt.NDArray[np.floating]
 Weights = npt.NDArray[np.float64]
@@ -48,7 +48,25 @@ class CombineRule(ABC):
         for index, row in enumerate(values):
             if not np.isfinite(row).all():
                 raise InputError(f"vector {index} of those to combine holds NaN or infinity. Leave it out.")
-        return torch.from_numpy(self._combined(values, _checked(weights, len(values))).astype(values.dtype))
+        return torch.from_numpy(self._checked_result(values, _checked(weights, len(values))).astype(values.dtype))
+
+    def _checked_result(self, rows: Rows, weights: Weights) -> npt.NDArray[np.float64]:
+        """What `_combined` returns. It gets an array that it cannot write to, and anybody may have written it."""
+        shown, kind = rows.view(), "combine rule"
+        shown.flags.writeable = False
+        try:
+            found = self._combined(shown, weights)
+        except SketchfedError:
+            raise
+        except Exception as error:
+            raise FaultyPartError(self, kind, f"raised {type(error).__name__}: {error}") from error
+        if not isinstance(found, np.ndarray):
+            raise FaultyPartError(self, kind, f"returned {type(found).__name__}, not a numpy array")
+        if found.shape != rows.shape[1:]:
+            raise FaultyPartError(self, kind, f"returned shape {found.shape} for vectors of shape {rows.shape[1:]}")
+        if not np.isfinite(found).all():
+            raise FaultyPartError(self, kind, "returned NaN or infinity for finite vectors")
+        return found
 
     @abstractmethod
     def _combined(self, rows: Rows, weights: Weights) -> npt.NDArray[np.float64]:

@@ -23,7 +23,7 @@ def by_coordinate(rows: Rows, weights: Weights, reduce: Callable[[Values, Values
     equal = bool((weights == weights[0]).all())
     found = np.empty(rows.shape[1])
     for start in range(0, rows.shape[1], width):
-        block = np.ascontiguousarray(rows[:, start : start + width].T)
+        block = np.array(rows[:, start : start + width].T, order="C")  # a copy: it is sorted in place
         if equal:
             block.sort(axis=1)
             found[start : start + width] = reduce(block.astype(np.float64), weights[None])

@@ -8,8 +8,15 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from sketchfed.algorithms import Algorithm, RoundContext, State, cohort
-from sketchfed.errors import RAISED, DivergedError, NoReplyError, SecureSumError, SketchfedError, WireError
-from sketchfed.kernels.finite import all_finite
+from sketchfed.errors import (
+    RAISED,
+    DivergedError,
+    FaultyPartError,
+    NoReplyError,
+    SecureSumError,
+    SketchfedError,
+    WireError,
+)
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import Protection, SecureSums, combined
@@ -17,6 +24,7 @@ from sketchfed.rounds.engine import Engine
 from sketchfed.rounds.participant import behind, parted
 from sketchfed.rounds.screening import wild
 from sketchfed.rounds.secure_rounds import SecureRounds
+from sketchfed.rounds.stepping import checked_step
 from sketchfed.secure import SecureServer, run_sums
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack, packed_size, unpack
@@ -279,14 +287,13 @@ class Server:
         try:
             packets = combined(self.protection, packets, self._context())
             noise = self.protection.variance(sum(packet.clients for packet in packets))
-            state, update = self.algorithm.server(self.state, packets, self.seed, noise=noise)
+            return checked_step(self.algorithm, self.state, packets, self.seed, noise=noise)
+        except (DivergedError, FaultyPartError):
+            raise
         except SketchfedError as error:
             raise DivergedError(
                 f"the server cannot make a step from the replies of round {self.round + 1}: {str(error).rstrip('.')}"
             ) from error
-        if not all_finite(state.replica.weights):
-            raise DivergedError(f"the weights after round {self.round + 1} are no longer finite")
-        return state, update
 
     def _tasks(self, cohort: list[int]) -> dict[int, bytes]:
         """The smallest task that brings each client to this round. Clients with equal needs share one object."""

@@ -18,10 +18,10 @@ from sketchfed.vectors import Layout, flatten
 def advise(algorithm: Algorithm, workload: Workload, trainer: Trainer) -> str:
     """Compare the steps that were taken with the step that theory allows: 1/(8(1 + α)LK) (Song et al. 2023, Thm 5.1)."""
     steps = algorithm.work.count(len(workload.parts[0]))
-    alpha = _alpha(algorithm, trainer.dim)
     try:
+        alpha = _alpha(algorithm, trainer.dim)
         smoothness = _smoothness(workload, workload.examples(0))
-    except Exception:  # an error in the model, loss or data must not hide that training diverged
+    except Exception:  # an error in the algorithm, model, loss or data must not hide that training diverged
         return (
             f"Steps may be too long: local_rate = {algorithm.local_rate:g} with {steps} local steps and global_rate = "
             f"{algorithm.global_rate:g}. Try a tenth of either."
@@ -57,7 +57,8 @@ def _smoothness(workload: Workload, examples: Examples, *, most: int = 256, turn
     layout, weights = Layout.of(module), flatten(module).requires_grad_(True)
     outputs = torch.func.functional_call(module, layout.views(weights), (examples.x[:most],))
     (gradient,) = torch.autograd.grad(loss(outputs, examples.y[:most]), weights, create_graph=True)
-    direction = torch.ones_like(weights) / layout.dim**0.5
+    direction = torch.randn(layout.dim, generator=torch.Generator().manual_seed(0))  # all ones may be flat, as for logits
+    direction = (direction / direction.norm()).to(weights)
     norm: Tensor = direction.norm()
     for _ in range(turns):
         (product,) = torch.autograd.grad(gradient, weights, direction, retain_graph=True)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from sketchfed import run
 from sketchfed.combining import COMBINE_RULES
 from sketchfed.config import load_config
 from sketchfed.errors import InputError, UnknownNameError
@@ -23,36 +24,73 @@ def test_every_rule_and_every_attack_takes_part():
         with pytest.raises(UnknownNameError, match=f"no {kind} named 'x'"):
             replace(SETTINGS, **{setting: ["x"]})
     with pytest.raises(InputError, match=r"below 0\.5"):
-        replace(SETTINGS, shares=[0.5])
+        replace(SETTINGS, shares=SETTINGS.shares | {"groups": [0.5]})
+    with pytest.raises(InputError, match="transport 'groups' needs shares of attackers and seeds"):
+        replace(SETTINGS, seeds={"clear": [0]})
+    with pytest.raises(InputError, match="setting 'shares' must be a table of lists of numbers"):
+        make_settings(experiment, recorded_settings("robust-rules") | {"shares": [0.1]})
 
 
 def test_every_case_is_a_run_that_is_not_refused():
     """The rule is told the share of attackers; all seeds are those of the main share and of no attackers."""
     cases = experiment.cases(SETTINGS, RATES)
-    assert len(cases) == 3_096
+    clear, groups = ([case for case in cases if case.key["transport"] == name] for name in ("clear", "groups"))
+    assert (len(clear), len(groups)) == (3_096, 648)
     assert len({case.name for case in cases}) == len(cases)
-    for case in cases[:: len(cases) // 60]:
-        config = load_config(case.tables).completed(dim=50_890, sizes=[3_000] * SETTINGS.clients)
-        told = config.algorithm.combine.options.get("byzantine")
-        assert told in (None, case.key["share"] or 0.2)
+    for case in clear[:: len(clear) // 60] + groups[:: len(groups) // 60]:
+        config = load_config(case.tables).completed(dim=500, sizes=[30] * SETTINGS.clients)
+        config.protection(dim=500, sizes=[30] * SETTINGS.clients)
         assert (config.algorithm.name == "iterative") == (case.key["ratio"] < 1)
-    assert {case.key["share"] for case in cases if case.key["seed"] == 2} == {0.0, 0.2}
+        assert (config.secure is None) == (case.key["transport"] == "clear")
+    assert {case.key["share"] for case in clear if case.key["seed"] == 2} == {0.0, 0.2}
+    assert {(case.key["share"], case.key["seed"]) for case in groups} == {(0.0, 0), (0.1, 0)}
 
 
+@pytest.mark.parametrize(
+    ("transport", "rule", "share", "told"),
+    [
+        ("clear", "trimmed_mean", 0.4, 0.4),
+        ("clear", "krum", 0.4, 0.4),
+        ("clear", "krum", 0.0, 0.2),
+        ("groups", "trimmed_mean", 0.1, 0.4),
+        ("groups", "trimmed_mean", 0.0, 0.4),
+        ("groups", "krum", 0.1, 0.33),
+        ("groups", "median", 0.1, None),
+    ],
+)
+def test_a_rule_is_told_the_largest_share_of_clients_whose_packets_are_spoiled(transport, rule, share, told):
+    """20 clients make groups of 4, 4, 3, 3, 3 and 3. Two attackers spoil those of 8 clients. Krum takes less than 1/3."""
+    case = experiment.arm(SETTINGS, (transport, "mnist", "iid", 0.1, rule), rate=1.0, seed=0, share=share)
+    assert case.tables.get("combine", {}).get("byzantine") == (None if told is None else pytest.approx(told))
+
+
+SMALL = replace(SETTINGS, data=["digits"], clients=10, hidden=16, rounds=10)
+
+
+def small_case(transport: str, attack: str) -> Case:
+    """On digits, with the same tables otherwise: two of ten clients attack in the clear, and one of three groups is spoiled."""
+    share = 0.0 if attack == "none" else 0.2 if transport == "clear" else 0.1
+    return experiment.arm(SMALL, (transport, "digits", "iid", 1.0, "mean"), rate=1.0, seed=0, attack=attack, share=share)
+
+
+@pytest.mark.parametrize("transport", SETTINGS.transports)
 @pytest.mark.parametrize("attack", ["none", "-9 times", "backdoor"])
-def test_a_case_trains_with_its_attackers(attack):
-    """On digits, with the same tables otherwise: -9 times of a fifth ends a mean."""
-    small = replace(SETTINGS, data=["digits"], clients=10, hidden=16, rounds=10)
-    case = experiment.arm(
-        small, ("clear", "digits", "iid", 1.0, "mean"), rate=1.0, seed=0, attack=attack, share=0.2 if attack != "none" else 0.0
-    )
-    case = Case(key=case.key, tables=case.tables)
-    row = experiment.attacked(case)
+def test_a_case_trains_with_its_attackers(attack, transport, caplog):
+    """-9 times ends a mean. A secure sum is clipped, and the server's warnings are not shown."""
+    row = experiment.attacked(small_case(transport, attack))
     assert [number for number, _ in row["curve"]] == [2, 4, 6, 8, 10]
     final = row["curve"][-1][1]
     assert final < 0.4 if attack == "-9 times" else final > 0.5
     assert ("success" in row) == (attack == "backdoor")
     assert not row["diverged"]
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("transport", SETTINGS.transports)
+def test_without_attackers_a_case_is_the_run_of_its_tables(transport):
+    """Secure sums round at random, so one of 360 test images may differ."""
+    case = small_case(transport, "none")
+    assert experiment.attacked(case)["curve"][-1][1] == pytest.approx(run(dict(case.tables)).accuracy, abs=1.5 / 360)
 
 
 def test_rates_of_sketches_are_relative_to_the_usual_ones():
@@ -61,7 +99,8 @@ def test_rates_of_sketches_are_relative_to_the_usual_ones():
 
 
 def test_what_was_measured_becomes_tables_and_a_picture(tmp_path, monkeypatch):
-    few = replace(SETTINGS, data=["mnist"], rules=["mean", "krum"], attacks=["none", "alie", "backdoor"], seeds=[0, 1])
+    few = replace(SETTINGS, data=["mnist"], rules=["mean", "krum"], attacks=["none", "alie", "backdoor"])
+    few = replace(few, seeds={"clear": [0, 1], "groups": [0]})
 
     def fake(arms, path, **how):
         rows = []

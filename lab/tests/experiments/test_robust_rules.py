@@ -11,6 +11,8 @@ from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.runs import Case
 from sketchfed_lab.experiments import make_settings, recorded_settings
 from sketchfed_lab.experiments import robust_rules as experiment
+from sketchfed_lab.experiments import robust_rules_report as report
+from sketchfed_lab.experiments.robust_rules_pairs import pairs, summary
 from sketchfed_lab.faults.byzantine import ATTACKS
 
 SETTINGS = make_settings(experiment, recorded_settings("robust-rules"))
@@ -112,8 +114,57 @@ def test_what_was_measured_becomes_tables_and_a_picture(tmp_path, monkeypatch):
 
     monkeypatch.setattr(experiment, "run_arms", fake)
     experiment.run(few, tmp_path)
-    table = (tmp_path / "table.md").read_text()
+    table, findings = ((tmp_path / name).read_text() for name in ("table.md", "findings.md"))
     assert "| clear | mnist | IID | 1/10 | 20% | alie | 0.400 ± 0.000 | 0.900 ± 0.000 |" in table
+    assert "| groups | mnist | IID | 1/10 | 10% | alie | 0.400 | 0.900 |" in table
     assert "| clear | mnist | IID | 1 | 40% | 0.250 | 0.250 |" in (tmp_path / "backdoor.md").read_text()
-    assert "| 1/100 | 20% | 25.0 (50) | 0.0 (0) |" in (tmp_path / "findings.md").read_text()
-    assert (tmp_path / "figure.svg").read_text().startswith("<svg")
+    assert "| clear | 1/100 | 20% | 25.0 (50) | 0.0 (0) |" in findings
+    assert "| groups | 1/100 | 10% | 25.0 (50) | 0.0 (0) |" in findings
+    assert "- groups, 10% attackers, 1/100: sketching helps nowhere that shows; it hurts nowhere that shows." in findings
+    picture = (tmp_path / "figure.svg").read_text()
+    assert picture.startswith("<svg")
+    assert all(
+        f"{row} attack, size 1/10" in picture for row in ("in the clear, 10%", "in the clear, 20%", "secure groups, 10%")
+    )
+    assert "in the clear, 40%" not in picture
+
+
+def row_of(accuracy: float, *, ratio: float, attack: str, seed: int, rule: str = "mean") -> dict:
+    where = {"transport": "groups", "data": "mnist", "spread": "iid", "ratio": ratio, "rule": rule, "seed": seed}
+    key = where | {"attack": attack, "share": 0.0 if attack == "none" else 0.1}
+    return {"key": key, "curve": [[20, accuracy]], "diverged": False}
+
+
+def test_pairs_are_net_of_what_sketching_costs_without_attackers_and_clusters_are_counted():
+    """Sketching costs 2 points, and attackers cost a dense run 10 points and a sketched one 4, 5 and 6 by seed."""
+    rows = []
+    for seed in range(3):
+        for rule in ("mean", "krum"):
+            rows += [row_of(0.9, ratio=1.0, attack="none", seed=seed, rule=rule)]
+            rows += [row_of(0.8, ratio=1.0, attack="ipm", seed=seed, rule=rule)]
+            rows += [row_of(0.88, ratio=0.1, attack="none", seed=seed, rule=rule)]
+            rows += [row_of(0.84 - 0.01 * seed, ratio=0.1, attack="ipm", seed=seed, rule=rule)]
+    found = [pair for pair in pairs(rows, report.accuracy) if pair.attack == "ipm"]
+    assert [pair.difference for pair in found] == pytest.approx([4, 4, 3, 3, 2, 2])
+    assert [pair.net for pair in found] == pytest.approx([6, 6, 5, 5, 4, 4])
+    net = summary(found, lambda pair: pair.net)
+    assert (len(net.clusters), net.pairs, net.positive, net.sign) == (3, 6, 6, 1)
+    assert net.reach == pytest.approx(4.302653 / 3**0.5, rel=1e-5)  # the deviation is 1, and t(0.975; 2) is 4.30
+    assert str(net) == "**+5.0 ± 2.5**"
+    assert pairs([row for row in rows if row["key"]["ratio"] < 1], report.accuracy) == []
+
+
+def test_the_findings_say_where_sketching_helps_and_hurts(tmp_path):
+    """One seed alone says nothing; three that agree do. Sketching helps the mean against ipm and hurts krum against noise."""
+    lost = {("mean", "ipm"): (0.2, 0.1), ("krum", "noise"): (0.1, 0.3)}
+    rows = []
+    for seed in range(3):
+        for rule in ("mean", "krum"):
+            for attack in ("none", "ipm", "noise"):
+                dense, sketched = lost.get((rule, attack), (0.0, 0.0))
+                rows += [row_of(0.9 - dense, ratio=1.0, attack=attack, seed=seed, rule=rule)]
+                rows += [row_of(0.9 - sketched + 0.001 * seed, ratio=0.1, attack=attack, seed=seed, rule=rule)]
+    report.write(rows, tmp_path)
+    findings = (tmp_path / "findings.md").read_text()
+    said = "sketching helps against ipm (+5.0), with mean (+5.0); it hurts against noise (-10.0), with krum (-10.0)."
+    assert f"- groups, 10% attackers, 1/10: {said}" in findings

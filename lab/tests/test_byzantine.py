@@ -7,13 +7,13 @@ from sketchfed.algorithms import FedAvg, Iterative, SketchSettings
 from sketchfed.testing import advanced, data_of, federation, weights_of
 from sketchfed.training import Examples
 from sketchfed.wire import unpack
-from sketchfed_lab.faults.byzantine import ATTACKS, TARGET, AttackedEngine, triggered
+from sketchfed_lab.faults.byzantine import ATTACKS, TARGET, AttackedEngine, Attackers, triggered
 
 OWN, HONEST = torch.randn(2, 500), torch.randn(8, 500) + 1
 
 
 def sent(name, own=OWN, honest=HONEST):
-    return ATTACKS[name].sent(own, honest, torch.Generator().manual_seed(0))
+    return ATTACKS[name].sent(own, honest, attackers=len(own), generator=torch.Generator().manual_seed(0))
 
 
 def test_scaled_updates_are_multiples():
@@ -56,7 +56,7 @@ def test_labels_are_flipped_and_triggers_are_bright_squares():
 def test_an_engine_changes_what_attackers_send_and_nothing_else(algorithm):
     honest = advanced(federation(algorithm, data_of(6)), 1)
     server = federation(algorithm, data_of(6))
-    server.engine.inner = AttackedEngine(server.engine.inner, ATTACKS["-9 times"], {1, 4}, 0)
+    server.engine.inner = AttackedEngine(server.engine.inner, Attackers(ATTACKS["-9 times"], {1, 4}, 0))
     server.advance()
     for client, reply in server.engine.replies[0].items():
         before, after = (unpack(each).arrays["values"] for each in (honest.engine.replies[0][client], reply))

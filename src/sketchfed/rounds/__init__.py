@@ -1,6 +1,6 @@
 """Rounds of training: a server, clients, and engines that move bytes between them without reading the bytes."""
 
-from sketchfed.rounds.engine import Engine
+from sketchfed.rounds.engine import Engine, Relay
 from sketchfed.rounds.local import LocalEngine
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.recorder import Exchange, Recorder
@@ -12,6 +12,7 @@ __all__ = [
     "LocalEngine",
     "Participant",
     "Recorder",
+    "Relay",
     "Server",
     "Tally",
 ]

@@ -1,4 +1,4 @@
-"""The interface of an engine."""
+"""The interface of an engine, and an engine around another one."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -37,3 +37,32 @@ class Engine(Protocol):
 
         From now on, the memory that the client kept for that round is the valid one.
         """
+
+
+class Relay:
+    """An engine around another engine. It passes everything on unchanged; subclasses override what they change."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner = inner
+
+    @property
+    def clients(self) -> int:
+        return self.inner.clients
+
+    @property
+    def complaints(self) -> Mapping[int, str]:
+        return self.inner.complaints
+
+    @property
+    def directory(self) -> Mapping[int, bytes]:
+        return self.inner.directory
+
+    @property
+    def unheard(self) -> Collection[int]:
+        return self.inner.unheard
+
+    def acknowledge(self, rounds: Mapping[int, int]) -> None:
+        self.inner.acknowledge(rounds)
+
+    def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
+        return self.inner.ask(requests, stage)

@@ -1,9 +1,9 @@
 """Records every request and every reply of a run, byte for byte."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sketchfed.rounds.engine import Engine
+from sketchfed.rounds.engine import Engine, Relay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,34 +28,16 @@ OnExchange = Callable[[Sequence[Exchange]], None]
 """A function that is called with all exchanges of one engine call, in the order of the requests."""
 
 
-class Recorder:
+class Recorder(Relay):
     """Wraps any engine and reports all requests and replies, without changing them."""
 
     def __init__(self, engine: Engine, *, round: Callable[[], int], tell: OnExchange) -> None:
         """`round` returns the current round, counted from 0."""
-        self._engine, self._round, self._tell = engine, round, tell
-
-    @property
-    def clients(self) -> int:
-        return self._engine.clients
-
-    @property
-    def complaints(self) -> Mapping[int, str]:
-        return self._engine.complaints
-
-    @property
-    def directory(self) -> Mapping[int, bytes]:
-        return self._engine.directory
-
-    @property
-    def unheard(self) -> Collection[int]:
-        return self._engine.unheard
-
-    def acknowledge(self, rounds: Mapping[int, int]) -> None:
-        self._engine.acknowledge(rounds)
+        super().__init__(engine)
+        self._round, self._tell = round, tell
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
-        replies, known = self._engine.ask(requests, stage), self._engine.directory if stage in _WITH_KEYS else {}
+        replies, known = self.inner.ask(requests, stage), self.inner.directory if stage in _WITH_KEYS else {}
         self._tell(
             [
                 Exchange(

@@ -14,7 +14,7 @@ from sketchfed.testing.suite import Suite, only
 CLIENTS, SIZE = 15, 40
 
 Attack = Callable[[Tensor, int], Tensor]
-"""Makes the vectors of so many attackers from those of the honest clients."""
+"""Returns the vectors of attackers, from those of the honest clients and the number of attackers."""
 
 
 def _rows(count: int = CLIENTS, seed: int = 0) -> Tensor:

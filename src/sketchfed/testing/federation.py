@@ -7,7 +7,7 @@ from torch import nn
 
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.protection import PrivacySettings, SecureSettings, completed_work, make_protection
-from sketchfed.rounds import Engine, LocalEngine, Participant
+from sketchfed.rounds import Engine, LocalEngine, Participant, Relay
 from sketchfed.rounds.server import Server
 from sketchfed.seeds import PublicSeed
 from sketchfed.testing.problems import SEED, dense_model
@@ -17,33 +17,15 @@ from sketchfed.vectors import flatten
 Tamper = Callable[[dict[int, bytes]], dict[int, bytes]]
 
 
-class Tap:
+class Tap(Relay):
     """An engine that keeps all bytes it moved, and may change what comes back."""
 
     def __init__(self, inner: Engine, tamper: Tamper = dict) -> None:
-        self.inner, self.tamper = inner, tamper
+        super().__init__(inner)
+        self.tamper = tamper
         self.tasks: list[dict[int, bytes]] = []
         self.replies: list[dict[int, bytes]] = []
         self.stages: list[str] = []
-
-    @property
-    def clients(self) -> int:
-        return self.inner.clients
-
-    @property
-    def complaints(self) -> Mapping[int, str]:
-        return self.inner.complaints
-
-    @property
-    def directory(self) -> Mapping[int, bytes]:
-        return self.inner.directory
-
-    @property
-    def unheard(self) -> Collection[int]:
-        return self.inner.unheard
-
-    def acknowledge(self, rounds: Mapping[int, int]) -> None:
-        self.inner.acknowledge(rounds)
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         self.stages.append(stage)

@@ -102,6 +102,10 @@ def _all(fits: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and bool(value) and all(map(fits, value))
 
 
+def _named(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, dict) and bool(value) and all(map(fits, value.values()))
+
+
 _KINDS: dict[Any, tuple[Callable[[object], bool], str]] = {
     int: (_is_whole, "a positive integer"),
     float: (_is_number, "a number that is not negative"),
@@ -109,4 +113,6 @@ _KINDS: dict[Any, tuple[Callable[[object], bool], str]] = {
     list[int]: (_all(_is_whole), "a list of positive integers such as [64, 256]"),
     list[float]: (_all(_is_number), "a list of numbers such as [0.1, 1]"),
     list[str]: (_all(_is_text), 'a list of texts such as ["srht", "count"]'),
+    dict[str, list[int]]: (_named(_all(_is_whole)), "a table of lists of positive integers such as {clear = [1, 2]}"),
+    dict[str, list[float]]: (_named(_all(_is_number)), "a table of lists of numbers such as {clear = [0.1, 0.4]}"),
 }

@@ -13,6 +13,7 @@ from rich.console import Console
 from sketchfed.report import INK, MUTED, PALETTE, save_chart, shown_bytes, shown_epsilon
 from sketchfed.runs import Row
 from sketchfed_lab.experiments.arms import accuracy
+from sketchfed_lab.experiments.intervals import reach
 from sketchfed_lab.experiments.tables import write_table
 
 LAST = 3  # scores that an accuracy is the mean of, as in tuning
@@ -87,12 +88,7 @@ class Contrast:
     @property
     def reach(self) -> float:
         """Half the interval; endless with one seed, which says nothing of the others."""
-        from scipy.stats import t  # a second to import
-
-        count = len(self.differences)
-        if count < 2:
-            return math.inf
-        return float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * stdev(self.differences) / math.sqrt(count)
+        return reach(self.differences, CONFIDENCE)
 
     @property
     def verdict(self) -> str:

@@ -10,9 +10,18 @@ from rich.table import Table
 
 def write_table(path: Path, headings: Sequence[str], lines: Sequence[Sequence[str]], *, printed: Sequence[int]) -> None:
     """Write all columns to the file, and print those whose places are in `printed`."""
-    marked = ["| " + " | ".join(line) + " |" for line in [headings, ["---"] * len(headings), *lines]]
-    path.write_text("\n".join(marked) + "\n")
-    table = Table(*(headings[place] for place in printed), box=SIMPLE_HEAD)
+    path.write_text(markdown(headings, lines))
+    print_table([headings[place] for place in printed], [[line[place] for place in printed] for line in lines])
+
+
+def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "".join("| " + " | ".join(line) + " |\n" for line in [headings, ["---"] * len(headings), *lines])
+
+
+def print_table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a table on the terminal."""
+    table = Table(*headings, box=SIMPLE_HEAD)
     for line in lines:
-        table.add_row(*(line[place] for place in printed))
+        table.add_row(*line)
     Console().print(table)

@@ -1,1 +1,3 @@
-"""Federations with faults: clients that fail by a script (`chaos`), and a proxy that counts bytes (`proxy`)."""
+"""Federations with faults: clients that fail by a script (`chaos`), clients that attack (`byzantine`), and a proxy that counts
+bytes (`proxy`).
+"""

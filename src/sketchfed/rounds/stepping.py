@@ -56,4 +56,5 @@ def _largest(weights: Tensor, packets: Sequence[Packet]) -> float:
     """The largest absolute value among the weights and the numbers of the packets, at least 1."""
     arrays = [weights, *(array for packet in packets for array in packet.arrays.values() if isinstance(array, Tensor))]
     largest = [float(array.abs().max()) for array in arrays if array.is_floating_point() and array.numel()]
-    return max(1.0, *largest, *(abs(value) for packet in packets for value in packet.scalars.values()))
+    scalars = [abs(value) for packet in packets for value in packet.scalars.values() if isinstance(value, int | float)]
+    return max(1.0, *largest, *scalars)

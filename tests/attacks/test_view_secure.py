@@ -138,3 +138,16 @@ def test_a_sum_is_the_sum_of_what_clients_would_have_sent_in_plain():
     (summed,) = secure.view("secure server").updates()
     mean = torch.stack([update.observation.values for update in plain.view("server").updates()]).mean(0)
     assert distance(mean, summed.observation.values) < ROUNDING
+
+
+def test_who_took_part_is_read_from_the_record_once(monkeypatch):
+    """It was read for every round anew, which took minutes for 300 rounds."""
+    run = recorded(SECURE, rounds=4)
+    anew, calls = replace(run), []
+    monkeypatch.setattr("sketchfed.audits.evidence.members_in", lambda seen: calls.append(1) or members_in(seen))
+    monkeypatch.setattr("sketchfed.attacks.view.members_in", lambda seen: calls.append(1) or members_in(seen))
+    assert [anew.replied(index) for index in range(4)] == [run.replied(index) for index in range(4)]
+    assert len(calls) <= 2  # `run` may have been read before
+    calls.clear()
+    assert anew.view("client").updates()
+    assert len(calls) <= 1

@@ -231,3 +231,16 @@ def test_the_embedded_audit_has_all_that_it_promises():
     for part in ("fedavg", "top_k", "eden", "count", "srht 1/2", "srht 1/10", "srht 1/50", "dbcl", "gaussian", "secure sums"):
         assert part in labels
     assert len({config.algorithm.work for config in configs.values() if config.privacy is None}) == 1
+
+
+@pytest.mark.slow
+def test_sums_of_groups_are_audited_one_by_one():
+    """Of nine clients in three groups, the server sees three sums a round, and each is attacked."""
+    config = tables(
+        data={"clients": 9}, algorithm={"name": "iterative"}, sketch={"ratio": 0.5}, secure={"groups": 3, "clip": 5.0}
+    )
+    record = audit(defences={"groups": config}, effort=EFFORT)
+    found = verdicts(record, "groups")
+    assert ("secure server", "matching") in found
+    assert found["secure server", "matching"].verdict != "not applicable"
+    assert ("server", "matching") not in found

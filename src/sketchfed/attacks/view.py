@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sketchfed.algorithms import Algorithm, Replica, RoundContext, cohort
 from sketchfed.attacks.knowledge import Heard, Knowledge, knowledge_of, spread
 from sketchfed.attacks.observation import Observation
-from sketchfed.attacks.opened import OpenedSum, members_in, opened_sums, task_in
+from sketchfed.attacks.opened import Members, OpenedSum, members_in, opened_sums, task_in
 from sketchfed.codecs.linear import RoundTrip
 from sketchfed.errors import SketchfedError
 from sketchfed.nn.model_sketch import ModelSketch
@@ -258,9 +258,13 @@ class View:
                         held = algorithm.follow(held, packet, seed)
             held, sent[replica.round] = replica, exchanges
 
+    @cached_property
+    def _members(self) -> dict[int, Members]:
+        return members_in(self.exchanges)
+
     def _took_part(self, index: int) -> tuple[int, ...]:
         """Whose work is in a round, as far as members know. Of groups other than their own they know nothing."""
-        cohort, known = self.public.cohort(index), members_in(self.exchanges).get(index)
+        cohort, known = self.public.cohort(index), self._members.get(index)
         if known is None:
             return cohort
         return tuple(client for client in cohort if client in known.survivors or client not in known.invited)

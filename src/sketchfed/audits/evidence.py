@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sketchfed import vectors
 from sketchfed.algorithms import RoundContext
-from sketchfed.attacks.opened import members_in
+from sketchfed.attacks.opened import Members, members_in
 from sketchfed.attacks.view import Public, View
 from sketchfed.config import GIVEN, Config
 from sketchfed.errors import InputError, UnknownNameError
@@ -108,8 +108,12 @@ class Evidence:
         """Who took part in a round."""
         passed = [each for each in self.exchanges if each.round == index]
         replied = tuple(each.client for each in passed if each.stage == "train" and each.reply is not None)
-        known = members_in(self.exchanges).get(index)
+        known = self._members.get(index)
         return replied or (() if known is None else tuple(sorted(known.survivors)))
+
+    @cached_property
+    def _members(self) -> dict[int, Members]:
+        return members_in(self.exchanges)
 
     @cached_property
     def _protection(self) -> Protection:

@@ -11,7 +11,7 @@ from sketchfed.protection import ClientWork, Protection, SecureSums
 from sketchfed.secure import SECURE, Identity, SecureClient, Terms
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Trainer
-from sketchfed.wire import Packet, number_named, pack, split, unpack
+from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
 
 MOST_UPDATES = 1_000_000
 """The largest number of missed rounds that are ever replayed."""
@@ -54,7 +54,7 @@ def behind(reply: bytes) -> tuple[int | None] | None:
 def parted(request: bytes) -> tuple[list[bytes], bytes]:
     """Split a request into the packets of secure sums and the task that follows them."""
     parts = [bytes(part) for part in split(request, most=MOST_UPDATES)]
-    count = next((place for place, part in enumerate(parts) if not unpack(part).kind.startswith(SECURE)), len(parts))
+    count = next((place for place, part in enumerate(parts) if not kind_of(part).startswith(SECURE)), len(parts))
     if not count:
         raise WireError("the request holds no packet of a secure sum; it must hold one, and a task at stage 'masked'.")
     return parts[:count], b"".join(parts[count:])

@@ -8,7 +8,7 @@ expects hostile bytes: it raises `WireError` and nothing else, and allocates no 
 from sketchfed.wire.arrays import Bits
 from sketchfed.wire.expect import bits_named, expect_kind, number_named, tensor_named
 from sketchfed.wire.packet import Packet, Scalar, pack, packed_size
-from sketchfed.wire.reader import LIMIT, split, unpack
+from sketchfed.wire.reader import LIMIT, kind_of, split, unpack
 
 __all__ = [
     "LIMIT",
@@ -17,6 +17,7 @@ __all__ = [
     "Scalar",
     "bits_named",
     "expect_kind",
+    "kind_of",
     "number_named",
     "pack",
     "packed_size",

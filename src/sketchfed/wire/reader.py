@@ -45,6 +45,11 @@ def unpack(data: bytes | bytearray | memoryview, *, limit: int = LIMIT) -> Packe
     return Packet(kind=kind, arrays=arrays, seed=seed, clients=clients, scalars=scalars)
 
 
+def kind_of(data: bytes | bytearray | memoryview) -> str:
+    """The kind of a packet, if its prefix and checksum hold. The rest of it is not looked at: `unpack` does that."""
+    return _Reader(_split(_bytes_of(data))[0]).text("<B")
+
+
 def split(data: bytes | bytearray | memoryview, *, most: int) -> list[memoryview]:
     """Split bytes into the packets that follow each other in them, at most `most`. They are not unpacked yet."""
     view = _bytes_of(data)

@@ -62,8 +62,17 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 class SketchConformance(Suite):
     """All demands on a sketch family. `sketches` are classes, or `functools.partial` of a class with options."""
 
-    argument, attribute = "family", "sketches"
-    sketches: ClassVar[Mapping[str, Family] | Sequence[Family]] = ()
+    argument, attribute, kind, example = "family", "sketches", Sketch, "[Mine, functools.partial(Mine, option=2)]"
+    sketches: ClassVar[Mapping[str, Family] | Sequence[Family]]
+
+    def refused(self, part: object) -> str | None:
+        """What a family is, and what it should be, if it does not make sketches."""
+        made = part.func if isinstance(part, partial) else part
+        if isinstance(made, type) and issubclass(made, Sketch):
+            return None
+        if isinstance(made, Sketch):
+            return f"an instance of {type(made).__name__}, but the checks need classes, to make sketches of many shapes"
+        return f"{part!r}, which is neither a subclass of Sketch nor a partial of one, so the checks cannot run"
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Gives every check its families, and its shapes if it has `dim` and `size`."""
@@ -73,7 +82,7 @@ class SketchConformance(Suite):
             return
         cases = {
             f"{name}-{dim}-{size}": (family, dim, size)
-            for name, family in self.cases().items()
+            for name, family in self._cases_to_collect().items()
             for dim, size in shapes
             if _possible(family, dim, size)
         }

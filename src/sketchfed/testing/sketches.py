@@ -27,6 +27,8 @@ SHAPES = [(1, 1), (2, 1), (7, 7), (31, 5), (64, 64), (100, 48), (129, 50), (1000
 TWIN_SHAPES = [(1, 1), (31, 5), (129, 50), (1000, 100)]
 ALPHA_SHAPES = [(1, 1), (5, 2), (97, 13), (1000, 999), (100_003, 1001)]
 DTYPES = [torch.float32, torch.float64]
+SCALES = (1.0, 1e-3, 1e4)
+"""How much longer or shorter vectors are than usual ones: linear maps do not care."""
 TRIALS, MOMENT_TRIALS = 400, 600
 """Sketches that are drawn for a statistical check."""
 
@@ -109,10 +111,16 @@ class SketchConformance(Suite):
         assert float(left) == pytest.approx(float(right), abs=tolerance(dtype) * 3000)
 
     def test_a_sketch_is_linear(self, family: Family) -> None:
-        """R(3x − y/2) = 3Rx − Ry/2."""
+        """R(3x − y/2) = 3Rx − Ry/2, and likewise for Rᵀ, for vectors of every length: 0.001, 1 and 10,000 times as long."""
         sketch = made(family)
-        x, y = normal(100), normal(100, seed=2)
-        assert torch.allclose(sketch.apply(3 * x - 0.5 * y), 3 * sketch.apply(x) - 0.5 * sketch.apply(y))
+        for name, of, length in (("R", sketch.apply, 100), ("Rᵀ", sketch.adjoint, 48)):
+            x, y = normal(length), normal(length, seed=2)
+            wanted = 3 * of(x) - 0.5 * of(y)
+            for scale in SCALES:
+                found = of(scale * (3 * x - 0.5 * y)) / scale
+                assert torch.allclose(found, wanted), (
+                    f"{name} of a sum is off by {_off(found, wanted)} of its length for vectors of length {scale:g}"
+                )
 
     def test_leading_dimensions_are_kept_and_rows_are_independent(self, family: Family) -> None:
         """Leading dimensions are kept, also empty ones. Each row is sketched as if it were alone, contiguous or not."""
@@ -275,6 +283,11 @@ class SketchConformance(Suite):
             sketch.adjoint(torch.ones(100))
         with pytest.raises(InputError, match="1 values that are NaN or infinite"):
             sketch.adjoint(torch.cat([torch.ones(47), torch.tensor([torch.nan])]))
+
+
+def _off(found: Tensor, wanted: Tensor) -> str:
+    """How far a result is off, as a share of the length that it should have."""
+    return f"{float((found - wanted).norm() / wanted.norm().clamp(min=1e-300)):.3g}"
 
 
 def _possible(family: Family, dim: int, size: int) -> bool:

@@ -147,8 +147,14 @@ def test_codecs_that_do_not_conform_are_found():
 def test_sketches_that_do_not_conform_are_found():
     suite = SketchConformance()
     suite.test_the_adjoint_passes_the_dot_test(Count, torch.float64)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="adjoint is not the transpose of apply"):
         suite.test_the_adjoint_passes_the_dot_test(Skewed, torch.float64)
+    with pytest.raises(AssertionError, match=r"apply, compared with .* is off by 1 of its length"):
+        suite.test_apply_and_adjoint_are_the_dense_matrix(Skewed, 31, 5, torch.float64)
+    with pytest.raises(AssertionError, match=r"RᵀRh is .* on average, h is .*: E\[RᵀR\] is not the identity"):
+        suite.test_the_round_trip_is_unbiased(Skewed)
+    with pytest.raises(AssertionError, match=r"E‖RᵀRh‖² is .*, but 1 \+ exact_alpha = "):
+        suite.test_the_second_moment_is_exact_alpha_and_below_alpha(Skewed, "flat")
     with pytest.raises(AssertionError):
         suite.test_equal_fields_are_the_same_operator_and_other_seeds_are_not(
             lambda dim, size, seed: Count(dim=dim, size=size, seed=PublicSeed(1))

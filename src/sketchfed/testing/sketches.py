@@ -96,11 +96,12 @@ class SketchConformance(Suite):
         """`apply` and `adjoint` are R and Rᵀ of one matrix, in float32 and float64, for every size from 1 to `dim`."""
         sketch = made(family, dim=dim, size=size)
         matrix = dense(sketch, dtype=dtype)
-        assert matrix.shape == (size, dim)
+        assert matrix.shape == (size, dim), f"the matrix has shape {tuple(matrix.shape)}, not {(size, dim)}"
         x, y = normal(3, dim, dtype=dtype), normal(3, size, dtype=dtype, seed=2)
         scale = float(matrix.abs().sum(1).max())
-        assert torch.allclose(sketch.apply(x), x @ matrix.T, rtol=0, atol=tolerance(dtype) * scale)
-        assert torch.allclose(sketch.adjoint(y), y @ matrix, rtol=0, atol=tolerance(dtype) * scale)
+        slack = tolerance(dtype) * scale
+        _check_close(sketch.apply(x), x @ matrix.T, "apply, compared with the matrix of the adjoint,", atol=slack)
+        _check_close(sketch.adjoint(y), y @ matrix, "adjoint, compared with its own matrix,", atol=slack)
 
     @every_dtype
     def test_the_adjoint_passes_the_dot_test(self, family: Family, dtype: torch.dtype) -> None:
@@ -108,7 +109,8 @@ class SketchConformance(Suite):
         sketch = made(family, dim=3000, size=700)
         x, y = normal(3000, dtype=dtype), normal(700, dtype=dtype, seed=2)
         left, right = sketch.apply(x) @ y, x @ sketch.adjoint(y)
-        assert float(left) == pytest.approx(float(right), abs=tolerance(dtype) * 3000)
+        near = abs(float(left) - float(right)) <= tolerance(dtype) * 3000
+        assert near, f"⟨Rx, y⟩ = {float(left):.6g}, but ⟨x, Rᵀy⟩ = {float(right):.6g}: adjoint is not the transpose of apply"
 
     def test_a_sketch_is_linear(self, family: Family) -> None:
         """R(3x − y/2) = 3Rx − Ry/2, and likewise for Rᵀ, for vectors of every length: 0.001, 1 and 10,000 times as long."""
@@ -118,20 +120,18 @@ class SketchConformance(Suite):
             wanted = 3 * of(x) - 0.5 * of(y)
             for scale in SCALES:
                 found = of(scale * (3 * x - 0.5 * y)) / scale
-                assert torch.allclose(found, wanted), (
-                    f"{name} of a sum is off by {_off(found, wanted)} of its length for vectors of length {scale:g}"
-                )
+                _check_close(found, wanted, f"{name} of a sum, for vectors of length {scale:g},")
 
     def test_leading_dimensions_are_kept_and_rows_are_independent(self, family: Family) -> None:
         """Leading dimensions are kept, also empty ones. Each row is sketched as if it were alone, contiguous or not."""
         sketch = made(family)
         x = normal(2, 3, 100)
         y = sketch.apply(x)
-        assert y.shape == (2, 3, 48)
-        assert torch.allclose(y[1, 2], sketch.apply(x[1, 2]))
-        assert sketch.adjoint(y).shape == (2, 3, 100)
-        assert sketch.apply(normal(0, 100)).shape == (0, 48)
-        assert torch.allclose(sketch.apply(normal(100, 3).T), sketch.apply(normal(100, 3).T.contiguous()))
+        shapes = [tuple(each.shape) for each in (y, sketch.adjoint(y), sketch.apply(normal(0, 100)))]
+        assert shapes == [(2, 3, 48), (2, 3, 100), (0, 48)], f"shapes of results are {shapes}"
+        _check_close(y[1, 2], sketch.apply(x[1, 2]), "a row of a batch, compared with the same row alone,")
+        across = normal(100, 3).T
+        _check_close(sketch.apply(across), sketch.apply(across.contiguous()), "apply to vectors that are not contiguous")
 
     @every_dtype
     @at(TWIN_SHAPES)
@@ -140,25 +140,26 @@ class SketchConformance(Suite):
         sketch, x = made(family, dim=dim, size=size), normal(2, dim, dtype=dtype)
         with forced_twins():
             twin, twin_sketch = dense(sketch, dtype=dtype), sketch.apply(x)
-        assert torch.allclose(dense(sketch, dtype=dtype), twin, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-13)
-        assert torch.allclose(sketch.apply(x), twin_sketch, rtol=1e-4, atol=tolerance(dtype) * math.sqrt(dim))
+        _check_close(twin, dense(sketch, dtype=dtype), "the twin's matrix", atol=1e-6 if dtype == torch.float32 else 1e-13)
+        slack = tolerance(dtype) * math.sqrt(dim)
+        _check_close(twin_sketch, sketch.apply(x), "apply of the twin", rtol=1e-4, atol=slack)
         if isinstance(sketch, ColumnSketch):
             codes = torch.from_numpy(sketch._codes(0, dim).astype(np.int64))
-            assert torch.equal(codes, sketch._codes_twin(torch.arange(dim)))
+            assert torch.equal(codes, sketch._codes_twin(torch.arange(dim))), "_codes and _codes_twin differ"
 
     def test_float32_and_float64_are_the_same_operator(self, family: Family) -> None:
         """float32 and float64 use the same matrix, up to rounding."""
         sketch = made(family)
-        assert torch.allclose(dense(sketch, dtype=torch.float32).double(), dense(sketch), rtol=0, atol=1e-6)
+        _check_close(dense(sketch, dtype=torch.float32).double(), dense(sketch), "the matrix of float32", atol=1e-6)
 
     def test_equal_fields_are_the_same_operator_and_other_seeds_are_not(self, family: Family) -> None:
         """All randomness comes from `seed`: sketches with equal fields are equal, have equal hashes and the same matrix."""
-        assert made(family) == made(family)
-        assert hash(made(family)) == hash(made(family))
-        assert torch.equal(dense(made(family)), dense(made(family)))
+        assert made(family) == made(family), "two sketches with equal fields are not equal: the class should be a dataclass"
+        assert hash(made(family)) == hash(made(family)), "two sketches with equal fields have different hashes"
+        assert torch.equal(dense(made(family)), dense(made(family))), "two sketches with equal fields have different matrices"
         other = made(family, seed=PublicSeed(8))
-        assert other != made(family)
-        assert not torch.equal(dense(other), dense(made(family)))
+        assert other != made(family), "sketches with different seeds are equal"
+        assert not torch.equal(dense(other), dense(made(family))), "another seed gives the same matrix"
 
     def test_threads_do_not_change_a_bit(self, family: Family) -> None:
         """Results are the same bits for any number of threads, and if several threads use one sketch."""
@@ -173,8 +174,8 @@ class SketchConformance(Suite):
         finally:
             torch.set_num_threads(threads)
         for a, b, c in zip(alone, together, single, strict=True):
-            assert torch.equal(a, b)
-            assert torch.equal(a, c)
+            assert torch.equal(a, b), f"four threads that use one sketch make it {_off(b, a)} of its length different"
+            assert torch.equal(a, c), f"one thread instead of {threads} makes results {_off(c, a)} of their length different"
 
     def test_derivatives_of_every_order_exist(self, family: Family) -> None:
         """`apply` and `adjoint` can be differentiated twice (the base class `Sketch` does it)."""
@@ -192,10 +193,10 @@ class SketchConformance(Suite):
         def energy(t: Tensor) -> Tensor:
             return sketch.apply(t).square().sum()
 
-        assert torch.allclose(torch.func.vmap(torch.func.grad(energy))(x), 2 * x @ matrix.T @ matrix)
-        assert torch.allclose(torch.func.vmap(sketch.apply, in_dims=1)(x.T), x @ matrix.T)
-        assert torch.allclose(torch.func.jvp(sketch.apply, (x[0],), (x[1],))[1], matrix @ x[1])
-        assert torch.allclose(torch.func.hessian(energy)(x[0]), 2 * matrix.T @ matrix)
+        _check_close(torch.func.vmap(torch.func.grad(energy))(x), 2 * x @ matrix.T @ matrix, "vmap of grad of ‖Rx‖²")
+        _check_close(torch.func.vmap(sketch.apply, in_dims=1)(x.T), x @ matrix.T, "vmap of apply")
+        _check_close(torch.func.jvp(sketch.apply, (x[0],), (x[1],))[1], matrix @ x[1], "jvp of apply")
+        _check_close(torch.func.hessian(energy)(x[0]), 2 * matrix.T @ matrix, "hessian of ‖Rx‖²")
 
     def test_the_round_trip_is_unbiased(self, family: Family) -> None:
         """E[RᵀRh] = h over seeds (Song et al. 2023, Thm 4.2).
@@ -210,7 +211,10 @@ class SketchConformance(Suite):
             along.append(directions @ sketch.adjoint(sketch.apply(h)))
         for samples, expected in zip(torch.stack(along).T, directions @ h, strict=True):
             low, high = mean_interval(samples, false_alarm=1e-6)
-            assert low <= float(expected) <= high
+            mean = float(samples.mean())
+            assert low <= float(expected) <= high, (
+                f"along one direction, RᵀRh is {mean:.4g} on average, h is {float(expected):.4g}: E[RᵀR] is not the identity"
+            )
 
     @pytest.mark.parametrize("shape", ["normal", "one coordinate", "flat"])
     def test_the_second_moment_is_exact_alpha_and_below_alpha(self, family: Family, shape: str) -> None:
@@ -230,9 +234,10 @@ class SketchConformance(Suite):
             sketch = made(family, dim=96, size=48, seed=PublicSeed(2).child(shape, trial))
             moments.append(float(sketch.adjoint(sketch.apply(h)).square().sum()))
         low, high = mean_interval(moments, false_alarm=2e-6)
-        assert low <= 1 + sketch.exact_alpha <= high
-        assert low <= 1 + sketch.alpha
-        assert 0 <= sketch.exact_alpha <= sketch.alpha
+        found = f"E‖RᵀRh‖² is {np.mean(moments):.4g}, from {low:.4g} to {high:.4g}"
+        assert low <= 1 + sketch.exact_alpha <= high, f"{found}, but 1 + exact_alpha = {1 + sketch.exact_alpha:.4g}"
+        assert low <= 1 + sketch.alpha, f"{found}, but 1 + alpha = {1 + sketch.alpha:.4g}"
+        _check_alphas(sketch)
 
     @at(ALPHA_SHAPES)
     def test_exact_alpha_never_exceeds_the_published_bound_nor_beats_the_least_possible(
@@ -243,7 +248,9 @@ class SketchConformance(Suite):
         E tr((RᵀR)²) ≥ dim²/size for every R of `size` rows with E[RᵀR] = I, so no α lies below dim/size − 1.
         """
         sketch = made(family, dim=dim, size=size)
-        assert dim / size - 1 - 1e-9 <= sketch.exact_alpha <= sketch.alpha
+        _check_alphas(sketch)
+        least = dim / size - 1
+        assert least - 1e-9 <= sketch.exact_alpha, f"exact_alpha = {sketch.exact_alpha:.6g}, but none lies below {least:.6g}"
 
     @pytest.mark.parametrize("field", ["dim", "size"])
     @pytest.mark.parametrize("value", [0, -3, 2**31, 1.5, "12", None, True])
@@ -259,7 +266,8 @@ class SketchConformance(Suite):
         except InputError:
             pytest.skip("an option forbids this shape")
         if kind.wide:
-            assert dense(made(family, dim=5, size=9)).shape == (9, 5)
+            shape = tuple(dense(made(family, dim=5, size=9)).shape)
+            assert shape == (9, 5), f"the matrix for dim 5 and size 9 has shape {shape}"
         else:
             with pytest.raises(InputError, match=f"size 9 exceeds dim 5: '{kind.name}'.*Use size <= 5"):
                 made(family, dim=5, size=9)
@@ -283,6 +291,20 @@ class SketchConformance(Suite):
             sketch.adjoint(torch.ones(100))
         with pytest.raises(InputError, match="1 values that are NaN or infinite"):
             sketch.adjoint(torch.cat([torch.ones(47), torch.tensor([torch.nan])]))
+
+
+def _check_close(found: Tensor, wanted: Tensor, what: str, *, rtol: float | None = None, atol: float | None = None) -> None:
+    """Fails with how far something is off. With `atol` alone, errors may not grow with the numbers."""
+    if found.shape != wanted.shape:
+        pytest.fail(f"{what} has shape {tuple(found.shape)}, not {tuple(wanted.shape)}")
+    relative = rtol if rtol is not None else 1e-5 if atol is None else 0.0
+    near = torch.allclose(found, wanted, rtol=relative, atol=1e-8 if atol is None else atol)
+    assert near, f"{what} is off by {_off(found, wanted)} of its length"
+
+
+def _check_alphas(sketch: Sketch) -> None:
+    ordered = -1e-9 <= sketch.exact_alpha <= sketch.alpha
+    assert ordered, f"exact_alpha = {sketch.exact_alpha:.6g} should be from 0 to alpha = {sketch.alpha:.6g}"
 
 
 def _off(found: Tensor, wanted: Tensor) -> str:

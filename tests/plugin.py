@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "examples" / "plugin"
-CONFIG, TESTS = SOURCE / "rings.toml", SOURCE / "tests"
+CONFIG, STRIPES, TESTS = SOURCE / "rings.toml", SOURCE / "stripes.toml", SOURCE / "tests"
 
 
 def install(folder: Path) -> Path:

@@ -14,10 +14,12 @@ from sketchfed import resume, run
 from sketchfed.algorithms import ALGORITHMS
 from sketchfed.cli import app
 from sketchfed.codecs import CODECS
+from sketchfed.combining import COMBINE_RULES
 from sketchfed.config import load_config
 from sketchfed.data import DATA_SETS
 from sketchfed.errors import InputError
 from sketchfed.parts import _entry_points
+from sketchfed.sketches import SKETCHES
 
 QUICK = ["algorithm.rounds=6", "engine.checkpoint_seconds=0"]
 PRIVATE = {"epsilon": 8.0, "delta": 1e-3, "clip": 0.3, "insecure_noise_seed": 1}
@@ -41,10 +43,13 @@ def config(*changes: str, **tables):
 
 def test_every_part_is_found_by_its_name_and_listed_with_its_package():
     for kind, registry, name in (
+        ("sketches", SKETCHES, "stripes"),
         ("codecs", CODECS, "fold"),
         ("algorithms", ALGORITHMS, "fed_adagrad"),
+        ("combine_rules", COMBINE_RULES, "near_mean"),
         ("data", DATA_SETS, "rings"),
     ):
+        assert getattr(registry[name], "name", name) == name
         assert registry.origin(name) == "sketchfed-example 1.0 (entry point)"
         assert registry[registry.name_of(registry[name])] is registry[name]
         shown = CliRunner().invoke(app, ["list", kind], env={"COLUMNS": "200"}).stdout
@@ -55,6 +60,12 @@ def test_the_run_of_the_tutorial_learns():
     result = run(load_config(plugin.CONFIG))
     assert result.label == "fed_adagrad fold 1/2"
     assert result.accuracy > 0.95
+
+
+def test_the_sketch_and_the_rule_run_with_a_built_in_algorithm():
+    result = run(load_config(plugin.STRIPES))
+    assert result.label.startswith("iterative stripes 1/2")
+    assert result.accuracy > 0.9
 
 
 def test_names_and_references_are_the_same_parts():
@@ -121,6 +132,12 @@ def own_tests(site: str, *options: str) -> str:
 @pytest.mark.timeout(900)
 def test_the_codec_and_the_data_pass_their_own_tests(site):
     said = own_tests(site, "-k", "TestFold or rings")
+    assert re.search(r"^\d+ passed, [\w ,]* in ", said, re.MULTILINE), said
+
+
+@pytest.mark.timeout(900)
+def test_the_sketch_and_the_combine_rule_pass_their_own_tests(site):
+    said = own_tests(site, "-k", "TestStripes or TestNearMean")
     assert re.search(r"^\d+ passed, [\w ,]* in ", said, re.MULTILINE), said
 
 

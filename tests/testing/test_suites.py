@@ -1,16 +1,17 @@
 """The public suites: how they run, and that they find what is wrong with a part."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
 import torch
 
 from sketchfed import PublicSeed
-from sketchfed.algorithms import Algorithm, FedAvg
+from sketchfed.algorithms import Algorithm, FedAvg, Iterative
+from sketchfed.algorithms.forms import WholeModel
 from sketchfed.codecs import Dense
-from sketchfed.errors import InputError, WireError
+from sketchfed.errors import DivergedError, InputError, WireError
 from sketchfed.sketches.count import Count
 from sketchfed.testing import AlgorithmConformance, CodecConformance, SketchConformance, demands
 
@@ -60,6 +61,62 @@ class Moving(FedAvg):
         return type(self)(codec=found.codec, global_rate=2 * found.global_rate)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Careless(FedAvg):
+    """Throws the velocity away after each round."""
+
+    def server(self, state, packets, seed, *, noise=0.0):
+        after, update = super().server(state, packets, seed, noise=noise)
+        return replace(after, replica=replace(after.replica, velocity=None)), update
+
+
+@dataclass(frozen=True, kw_only=True)
+class Withheld(Iterative):
+    """Clients that come back do not get the velocity."""
+
+    def given(self, seed, index):
+        return WholeModel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open(Iterative):
+    """Leaves the size of its sketch open."""
+
+    def resolved(self, dim, clients=None, module=None):
+        return replace(super().resolved(dim, clients, module), sketch=self.sketch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coarse(Iterative):
+    """Sends what its code says, though rounded sketches have none; it finds out in round 1."""
+
+    client = Algorithm.client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deaf(Iterative):
+    """Sends 32 bits whatever was asked for."""
+
+    def _codec(self, dim):
+        return replace(super()._codec(dim), bits=32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shy(Count):
+    """Cuts large numbers off."""
+
+    def _apply(self, x):
+        return super()._apply(x.clamp(-1000, 1000))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numb(Count):
+    """Does not feel small numbers."""
+
+    def _adjoint(self, y):
+        return super()._adjoint(torch.where(y.abs() < 1e-4, 0.0, y))
+
+
 def test_parts_are_named_after_themselves_or_as_a_mapping_says():
     class Codecs(CodecConformance):
         codecs = [Dense(dim=8), Dense(dim=9), Forgetful(dim=8)]  # noqa: RUF012
@@ -90,8 +147,14 @@ def test_codecs_that_do_not_conform_are_found():
 def test_sketches_that_do_not_conform_are_found():
     suite = SketchConformance()
     suite.test_the_adjoint_passes_the_dot_test(Count, torch.float64)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="adjoint is not the transpose of apply"):
         suite.test_the_adjoint_passes_the_dot_test(Skewed, torch.float64)
+    with pytest.raises(AssertionError, match=r"apply, compared with .* is off by 1 of its length"):
+        suite.test_apply_and_adjoint_are_the_dense_matrix(Skewed, 31, 5, torch.float64)
+    with pytest.raises(AssertionError, match=r"RᵀRh is .* on average, h is .*: E\[RᵀR\] is not the identity"):
+        suite.test_the_round_trip_is_unbiased(Skewed)
+    with pytest.raises(AssertionError, match=r"E‖RᵀRh‖² is .*, but 1 \+ exact_alpha = "):
+        suite.test_the_second_moment_is_exact_alpha_and_below_alpha(Skewed, "flat")
     with pytest.raises(AssertionError):
         suite.test_equal_fields_are_the_same_operator_and_other_seeds_are_not(
             lambda dim, size, seed: Count(dim=dim, size=size, seed=PublicSeed(1))
@@ -105,6 +168,38 @@ def test_algorithms_that_do_not_conform_are_found(tmp_path):
         suite.test_resolving_twice_changes_nothing(algorithm)
     with pytest.raises(InputError, match="declares a linear code, but its packets do not work as one"):
         suite.test_a_protection_works_or_is_refused_before_the_first_round(Median(), "secure sums", tmp_path)
+
+
+def test_a_sketch_that_is_linear_at_one_scale_only_is_found():
+    suite = SketchConformance()
+    suite.test_a_sketch_is_linear(Count)
+    with pytest.raises(AssertionError, match="vectors of length 10000"):
+        suite.test_a_sketch_is_linear(Shy)
+    with pytest.raises(AssertionError, match=r"vectors of length 0\.001"):
+        suite.test_a_sketch_is_linear(Numb)
+
+
+def test_defaults_that_stay_open_are_found():
+    with pytest.raises(AssertionError, match="resolved leaves defaults of 'sketch' open"):
+        AlgorithmConformance().test_resolving_twice_changes_nothing(Open())
+
+
+def test_a_velocity_that_gets_lost_is_found():
+    suite = AlgorithmConformance()
+    suite.test_server_momentum_counts_or_is_refused(FedAvg())
+    with pytest.raises(AssertionError, match=r"global_momentum = 0\.9 has no effect"):
+        suite.test_server_momentum_counts_or_is_refused(Careless())
+    with pytest.raises((AssertionError, WireError)):
+        suite.test_server_momentum_counts_or_is_refused(Withheld())
+
+
+def test_sketches_of_few_bits_that_do_not_work_are_found():
+    suite = AlgorithmConformance()
+    suite.test_a_sketch_of_few_bits_is_sent_in_fewer_bytes_or_is_refused(Iterative())
+    with pytest.raises(DivergedError, match="rounded to its own levels"):
+        suite.test_a_sketch_of_few_bits_is_sent_in_fewer_bytes_or_is_refused(Coarse())
+    with pytest.raises(AssertionError, match="clients send"):
+        suite.test_a_sketch_of_few_bits_is_sent_in_fewer_bytes_or_is_refused(Deaf())
 
 
 def test_without_pytest_the_suites_say_what_they_need(monkeypatch):

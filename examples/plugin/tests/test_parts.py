@@ -1,13 +1,23 @@
-"""The parts do what sketchfed demands of every codec and every algorithm."""
+"""The parts do what sketchfed demands of every sketch, codec, algorithm and combine rule."""
 
 from typing import ClassVar
 
 from sketchfed_example.algorithm import FedAdagrad
 from sketchfed_example.codec import Fold
 from sketchfed_example.data import rings
+from sketchfed_example.rule import NearMean
+from sketchfed_example.sketch import Stripes
 
 from sketchfed.algorithms import CodecSettings
-from sketchfed.testing import AlgorithmConformance, CodecConformance
+from sketchfed.testing import AlgorithmConformance, CodecConformance, CombineRuleConformance, SketchConformance
+
+
+class TestStripes(SketchConformance):
+    sketches: ClassVar = [Stripes]
+
+
+class TestNearMean(CombineRuleConformance):
+    rules: ClassVar = [NearMean(), NearMean(byzantine=0.45)]
 
 
 class TestFold(CodecConformance):

@@ -1,6 +1,6 @@
 """Combine rules: how the vectors of a round become one, also if some of them were sent to do harm."""
 
-from sketchfed.combining.base import CombineRule
+from sketchfed.combining.base import CombineRule, check_share
 from sketchfed.combining.centered_clipping import CenteredClipping
 from sketchfed.combining.geometric_median import GeometricMedian
 from sketchfed.combining.krum import Krum
@@ -18,6 +18,7 @@ __all__ = [
     "Mean",
     "Median",
     "TrimmedMean",
+    "check_share",
 ]
 
 _OURS: tuple[type[CombineRule], ...] = (Mean, TrimmedMean, Median, GeometricMedian, Krum, CenteredClipping)

@@ -32,10 +32,12 @@ class Sketch(ABC):
     name: ClassVar[str]
     """The name under which the registry knows this family."""
     summary: ClassVar[str]
-    """What it is, in a few words, for tables; likewise the next three."""
+    """What it is, in a few words, for tables; likewise `source`, the paper."""
     source: ClassVar[str]
     cost: ClassVar[str]
+    """What `apply` costs, in a few words, for tables. Every family says it."""
     alpha_formula: ClassVar[str]
+    """The formula of `alpha`, in letters, for tables. Every family says it."""
     wide: ClassVar[bool] = True
     """Whether size may exceed dim."""
     reads_all: ClassVar[bool] = True
@@ -96,10 +98,12 @@ class Sketch(ABC):
         return _LinearMap.apply(t, self, transposed, True)  # type: ignore[no-any-return, no-untyped-call]
 
     @abstractmethod
-    def _apply(self, x: Tensor) -> Tensor: ...
+    def _apply(self, x: Tensor) -> Tensor:
+        """R x for a contiguous tensor: `(batch, dim)` to `(batch, size)`, of the same type and on the same device."""
 
     @abstractmethod
-    def _adjoint(self, y: Tensor) -> Tensor: ...
+    def _adjoint(self, y: Tensor) -> Tensor:
+        """Rᵀy for a contiguous tensor: `(batch, size)` to `(batch, dim)`, of the same type and on the same device."""
 
     def _check(self, t: Tensor, length: int, name: str, method: str) -> None:
         if not isinstance(t, Tensor):

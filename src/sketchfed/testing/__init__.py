@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("sketchfed.testing needs pytest, which is not installed: pip install pytest.") from error
 
 _CHECKS = (
+    "algorithm_options",
     "algorithm_rounds",
     "algorithm_views",
     "algorithms",

@@ -63,7 +63,7 @@ PROTECTIONS = {
 class AlgorithmSuite(Suite):
     """Checks over `algorithms`."""
 
-    argument, attribute = "algorithm", "algorithms"
+    argument, attribute, kind, example = "algorithm", "algorithms", Algorithm, "[Mine()]"
 
     def looked_through(self, algorithm: Algorithm) -> bool:
         """Whether an audit sees a client's whole change through a linear map. Override it for an algorithm that adds to it."""

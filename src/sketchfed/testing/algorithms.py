@@ -1,12 +1,12 @@
 """What every algorithm must do with its settings and its code, and the suite of all demands."""
 
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
-from sketchfed.algorithms import Algorithm, Change, RoundContext
+from sketchfed.algorithms import Algorithm, Change, CodecSettings, RoundContext, SketchSettings, SubspaceSettings
 from sketchfed.config import Config, DataSettings, EngineSettings, load_config
 from sketchfed.errors import InputError
 from sketchfed.testing.algorithm_cases import (
@@ -20,6 +20,7 @@ from sketchfed.testing.algorithm_cases import (
     started,
     working,
 )
+from sketchfed.testing.algorithm_options import AlgorithmOptions
 from sketchfed.testing.algorithm_rounds import AlgorithmRounds
 from sketchfed.testing.algorithm_views import AlgorithmViews
 from sketchfed.testing.federation import advanced
@@ -33,13 +34,23 @@ def _config(algorithm: Algorithm) -> Config:
     return Config(algorithm=working(algorithm, rounds=4), privacy=own_noise(algorithm), engine=engine)
 
 
+def _filled(algorithm: Algorithm, name: str) -> object:
+    """A setting with all of its own defaults filled in."""
+    value = getattr(algorithm, name)
+    if isinstance(value, SketchSettings | SubspaceSettings):
+        return value.completed()
+    return value.completed(algorithm.planned(CLIENTS)) if isinstance(value, CodecSettings) else value
+
+
 class AlgorithmSettings(AlgorithmSuite):
     """Settings."""
 
     def test_resolving_twice_changes_nothing(self, algorithm: Algorithm) -> None:
-        """`resolved` fills in every default, among them `global_rate`. Resolving twice changes nothing."""
+        """`resolved` fills in every default: `global_rate`, and those of [sketch], [codec], [subspace]. Twice is like once."""
         once = working(algorithm).resolved(dim(), CLIENTS, module())
-        assert once.global_rate is not None
+        assert once.global_rate is not None, "resolved leaves global_rate open"
+        for name in (field.name for field in fields(once)):
+            assert getattr(once, name) == _filled(once, name), f"resolved leaves defaults of '{name}' open: use its completed()"
         assert once.resolved(dim(), CLIENTS, module()) == once
 
     def test_a_configuration_survives_as_tables_and_as_a_file(self, algorithm: Algorithm) -> None:
@@ -90,5 +101,5 @@ class AlgorithmCode(AlgorithmSuite):
             advanced(server, 1)
 
 
-class AlgorithmConformance(AlgorithmSettings, AlgorithmCode, AlgorithmRounds, AlgorithmViews):
+class AlgorithmConformance(AlgorithmSettings, AlgorithmCode, AlgorithmOptions, AlgorithmRounds, AlgorithmViews):
     """All demands on an algorithm. `algorithms` are instances of yours; rounds and local work are set by the suite."""

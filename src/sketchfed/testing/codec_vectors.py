@@ -19,7 +19,7 @@ TRIALS = 80
 class CodecSuite(Suite):
     """Checks over `codecs`, and what a codec's author can say about them."""
 
-    argument, attribute = "codec", "codecs"
+    argument, attribute, kind, example = "codec", "codecs", Codec, "[Mine(dim=256, size=32)]"
 
     def draws(self, codec: Codec) -> bool:
         """Whether a codec draws anything at random. Override it for a codec that does not."""

@@ -48,7 +48,7 @@ ATTACKS: dict[str, Attack] = {
 class CombineRuleConformance(Suite):
     """All demands on a combine rule. `rules` are instances of yours."""
 
-    argument, attribute = "rule", "rules"
+    argument, attribute, kind, example = "rule", "rules", CombineRule, "[Mine(byzantine=0.2)]"
     rules: ClassVar[object]
 
     def tolerated(self, rule: CombineRule) -> float:

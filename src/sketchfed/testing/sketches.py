@@ -27,6 +27,8 @@ SHAPES = [(1, 1), (2, 1), (7, 7), (31, 5), (64, 64), (100, 48), (129, 50), (1000
 TWIN_SHAPES = [(1, 1), (31, 5), (129, 50), (1000, 100)]
 ALPHA_SHAPES = [(1, 1), (5, 2), (97, 13), (1000, 999), (100_003, 1001)]
 DTYPES = [torch.float32, torch.float64]
+SCALES = (1.0, 1e-3, 1e4)
+"""How much longer or shorter vectors are than usual ones: linear maps do not care."""
 TRIALS, MOMENT_TRIALS = 400, 600
 """Sketches that are drawn for a statistical check."""
 
@@ -62,8 +64,17 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 class SketchConformance(Suite):
     """All demands on a sketch family. `sketches` are classes, or `functools.partial` of a class with options."""
 
-    argument, attribute = "family", "sketches"
-    sketches: ClassVar[Mapping[str, Family] | Sequence[Family]] = ()
+    argument, attribute, kind, example = "family", "sketches", Sketch, "[Mine, functools.partial(Mine, option=2)]"
+    sketches: ClassVar[Mapping[str, Family] | Sequence[Family]]
+
+    def refused(self, part: object) -> str | None:
+        """What a family is, and what it should be, if it does not make sketches."""
+        made = part.func if isinstance(part, partial) else part
+        if isinstance(made, type) and issubclass(made, Sketch):
+            return None
+        if isinstance(made, Sketch):
+            return f"an instance of {type(made).__name__}, but the checks need classes, to make sketches of many shapes"
+        return f"{part!r}, which is neither a subclass of Sketch nor a partial of one, so the checks cannot run"
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Gives every check its families, and its shapes if it has `dim` and `size`."""
@@ -73,7 +84,7 @@ class SketchConformance(Suite):
             return
         cases = {
             f"{name}-{dim}-{size}": (family, dim, size)
-            for name, family in self.cases().items()
+            for name, family in self._cases_to_collect().items()
             for dim, size in shapes
             if _possible(family, dim, size)
         }
@@ -85,11 +96,12 @@ class SketchConformance(Suite):
         """`apply` and `adjoint` are R and Rᵀ of one matrix, in float32 and float64, for every size from 1 to `dim`."""
         sketch = made(family, dim=dim, size=size)
         matrix = dense(sketch, dtype=dtype)
-        assert matrix.shape == (size, dim)
+        assert matrix.shape == (size, dim), f"the matrix has shape {tuple(matrix.shape)}, not {(size, dim)}"
         x, y = normal(3, dim, dtype=dtype), normal(3, size, dtype=dtype, seed=2)
         scale = float(matrix.abs().sum(1).max())
-        assert torch.allclose(sketch.apply(x), x @ matrix.T, rtol=0, atol=tolerance(dtype) * scale)
-        assert torch.allclose(sketch.adjoint(y), y @ matrix, rtol=0, atol=tolerance(dtype) * scale)
+        slack = tolerance(dtype) * scale
+        _check_close(sketch.apply(x), x @ matrix.T, "apply, compared with the matrix of the adjoint,", atol=slack)
+        _check_close(sketch.adjoint(y), y @ matrix, "adjoint, compared with its own matrix,", atol=slack)
 
     @every_dtype
     def test_the_adjoint_passes_the_dot_test(self, family: Family, dtype: torch.dtype) -> None:
@@ -97,24 +109,29 @@ class SketchConformance(Suite):
         sketch = made(family, dim=3000, size=700)
         x, y = normal(3000, dtype=dtype), normal(700, dtype=dtype, seed=2)
         left, right = sketch.apply(x) @ y, x @ sketch.adjoint(y)
-        assert float(left) == pytest.approx(float(right), abs=tolerance(dtype) * 3000)
+        near = abs(float(left) - float(right)) <= tolerance(dtype) * 3000
+        assert near, f"⟨Rx, y⟩ = {float(left):.6g}, but ⟨x, Rᵀy⟩ = {float(right):.6g}: adjoint is not the transpose of apply"
 
     def test_a_sketch_is_linear(self, family: Family) -> None:
-        """R(3x − y/2) = 3Rx − Ry/2."""
+        """R(3x − y/2) = 3Rx − Ry/2, and likewise for Rᵀ, for vectors of every length: 0.001, 1 and 10,000 times as long."""
         sketch = made(family)
-        x, y = normal(100), normal(100, seed=2)
-        assert torch.allclose(sketch.apply(3 * x - 0.5 * y), 3 * sketch.apply(x) - 0.5 * sketch.apply(y))
+        for name, of, length in (("R", sketch.apply, 100), ("Rᵀ", sketch.adjoint, 48)):
+            x, y = normal(length), normal(length, seed=2)
+            wanted = 3 * of(x) - 0.5 * of(y)
+            for scale in SCALES:
+                found = of(scale * (3 * x - 0.5 * y)) / scale
+                _check_close(found, wanted, f"{name} of a sum, for vectors of length {scale:g},")
 
     def test_leading_dimensions_are_kept_and_rows_are_independent(self, family: Family) -> None:
         """Leading dimensions are kept, also empty ones. Each row is sketched as if it were alone, contiguous or not."""
         sketch = made(family)
         x = normal(2, 3, 100)
         y = sketch.apply(x)
-        assert y.shape == (2, 3, 48)
-        assert torch.allclose(y[1, 2], sketch.apply(x[1, 2]))
-        assert sketch.adjoint(y).shape == (2, 3, 100)
-        assert sketch.apply(normal(0, 100)).shape == (0, 48)
-        assert torch.allclose(sketch.apply(normal(100, 3).T), sketch.apply(normal(100, 3).T.contiguous()))
+        shapes = [tuple(each.shape) for each in (y, sketch.adjoint(y), sketch.apply(normal(0, 100)))]
+        assert shapes == [(2, 3, 48), (2, 3, 100), (0, 48)], f"shapes of results are {shapes}"
+        _check_close(y[1, 2], sketch.apply(x[1, 2]), "a row of a batch, compared with the same row alone,")
+        across = normal(100, 3).T
+        _check_close(sketch.apply(across), sketch.apply(across.contiguous()), "apply to vectors that are not contiguous")
 
     @every_dtype
     @at(TWIN_SHAPES)
@@ -123,25 +140,26 @@ class SketchConformance(Suite):
         sketch, x = made(family, dim=dim, size=size), normal(2, dim, dtype=dtype)
         with forced_twins():
             twin, twin_sketch = dense(sketch, dtype=dtype), sketch.apply(x)
-        assert torch.allclose(dense(sketch, dtype=dtype), twin, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-13)
-        assert torch.allclose(sketch.apply(x), twin_sketch, rtol=1e-4, atol=tolerance(dtype) * math.sqrt(dim))
+        _check_close(twin, dense(sketch, dtype=dtype), "the twin's matrix", atol=1e-6 if dtype == torch.float32 else 1e-13)
+        slack = tolerance(dtype) * math.sqrt(dim)
+        _check_close(twin_sketch, sketch.apply(x), "apply of the twin", rtol=1e-4, atol=slack)
         if isinstance(sketch, ColumnSketch):
             codes = torch.from_numpy(sketch._codes(0, dim).astype(np.int64))
-            assert torch.equal(codes, sketch._codes_twin(torch.arange(dim)))
+            assert torch.equal(codes, sketch._codes_twin(torch.arange(dim))), "_codes and _codes_twin differ"
 
     def test_float32_and_float64_are_the_same_operator(self, family: Family) -> None:
         """float32 and float64 use the same matrix, up to rounding."""
         sketch = made(family)
-        assert torch.allclose(dense(sketch, dtype=torch.float32).double(), dense(sketch), rtol=0, atol=1e-6)
+        _check_close(dense(sketch, dtype=torch.float32).double(), dense(sketch), "the matrix of float32", atol=1e-6)
 
     def test_equal_fields_are_the_same_operator_and_other_seeds_are_not(self, family: Family) -> None:
         """All randomness comes from `seed`: sketches with equal fields are equal, have equal hashes and the same matrix."""
-        assert made(family) == made(family)
-        assert hash(made(family)) == hash(made(family))
-        assert torch.equal(dense(made(family)), dense(made(family)))
+        assert made(family) == made(family), "two sketches with equal fields are not equal: the class should be a dataclass"
+        assert hash(made(family)) == hash(made(family)), "two sketches with equal fields have different hashes"
+        assert torch.equal(dense(made(family)), dense(made(family))), "two sketches with equal fields have different matrices"
         other = made(family, seed=PublicSeed(8))
-        assert other != made(family)
-        assert not torch.equal(dense(other), dense(made(family)))
+        assert other != made(family), "sketches with different seeds are equal"
+        assert not torch.equal(dense(other), dense(made(family))), "another seed gives the same matrix"
 
     def test_threads_do_not_change_a_bit(self, family: Family) -> None:
         """Results are the same bits for any number of threads, and if several threads use one sketch."""
@@ -156,8 +174,8 @@ class SketchConformance(Suite):
         finally:
             torch.set_num_threads(threads)
         for a, b, c in zip(alone, together, single, strict=True):
-            assert torch.equal(a, b)
-            assert torch.equal(a, c)
+            assert torch.equal(a, b), f"four threads that use one sketch make it {_off(b, a)} of its length different"
+            assert torch.equal(a, c), f"one thread instead of {threads} makes results {_off(c, a)} of their length different"
 
     def test_derivatives_of_every_order_exist(self, family: Family) -> None:
         """`apply` and `adjoint` can be differentiated twice (the base class `Sketch` does it)."""
@@ -175,10 +193,10 @@ class SketchConformance(Suite):
         def energy(t: Tensor) -> Tensor:
             return sketch.apply(t).square().sum()
 
-        assert torch.allclose(torch.func.vmap(torch.func.grad(energy))(x), 2 * x @ matrix.T @ matrix)
-        assert torch.allclose(torch.func.vmap(sketch.apply, in_dims=1)(x.T), x @ matrix.T)
-        assert torch.allclose(torch.func.jvp(sketch.apply, (x[0],), (x[1],))[1], matrix @ x[1])
-        assert torch.allclose(torch.func.hessian(energy)(x[0]), 2 * matrix.T @ matrix)
+        _check_close(torch.func.vmap(torch.func.grad(energy))(x), 2 * x @ matrix.T @ matrix, "vmap of grad of ‖Rx‖²")
+        _check_close(torch.func.vmap(sketch.apply, in_dims=1)(x.T), x @ matrix.T, "vmap of apply")
+        _check_close(torch.func.jvp(sketch.apply, (x[0],), (x[1],))[1], matrix @ x[1], "jvp of apply")
+        _check_close(torch.func.hessian(energy)(x[0]), 2 * matrix.T @ matrix, "hessian of ‖Rx‖²")
 
     def test_the_round_trip_is_unbiased(self, family: Family) -> None:
         """E[RᵀRh] = h over seeds (Song et al. 2023, Thm 4.2).
@@ -193,7 +211,10 @@ class SketchConformance(Suite):
             along.append(directions @ sketch.adjoint(sketch.apply(h)))
         for samples, expected in zip(torch.stack(along).T, directions @ h, strict=True):
             low, high = mean_interval(samples, false_alarm=1e-6)
-            assert low <= float(expected) <= high
+            mean = float(samples.mean())
+            assert low <= float(expected) <= high, (
+                f"along one direction, RᵀRh is {mean:.4g} on average, h is {float(expected):.4g}: E[RᵀR] is not the identity"
+            )
 
     @pytest.mark.parametrize("shape", ["normal", "one coordinate", "flat"])
     def test_the_second_moment_is_exact_alpha_and_below_alpha(self, family: Family, shape: str) -> None:
@@ -213,9 +234,10 @@ class SketchConformance(Suite):
             sketch = made(family, dim=96, size=48, seed=PublicSeed(2).child(shape, trial))
             moments.append(float(sketch.adjoint(sketch.apply(h)).square().sum()))
         low, high = mean_interval(moments, false_alarm=2e-6)
-        assert low <= 1 + sketch.exact_alpha <= high
-        assert low <= 1 + sketch.alpha
-        assert 0 <= sketch.exact_alpha <= sketch.alpha
+        found = f"E‖RᵀRh‖² is {np.mean(moments):.4g}, from {low:.4g} to {high:.4g}"
+        assert low <= 1 + sketch.exact_alpha <= high, f"{found}, but 1 + exact_alpha = {1 + sketch.exact_alpha:.4g}"
+        assert low <= 1 + sketch.alpha, f"{found}, but 1 + alpha = {1 + sketch.alpha:.4g}"
+        _check_alphas(sketch)
 
     @at(ALPHA_SHAPES)
     def test_exact_alpha_never_exceeds_the_published_bound_nor_beats_the_least_possible(
@@ -226,7 +248,9 @@ class SketchConformance(Suite):
         E tr((RᵀR)²) ≥ dim²/size for every R of `size` rows with E[RᵀR] = I, so no α lies below dim/size − 1.
         """
         sketch = made(family, dim=dim, size=size)
-        assert dim / size - 1 - 1e-9 <= sketch.exact_alpha <= sketch.alpha
+        _check_alphas(sketch)
+        least = dim / size - 1
+        assert least - 1e-9 <= sketch.exact_alpha, f"exact_alpha = {sketch.exact_alpha:.6g}, but none lies below {least:.6g}"
 
     @pytest.mark.parametrize("field", ["dim", "size"])
     @pytest.mark.parametrize("value", [0, -3, 2**31, 1.5, "12", None, True])
@@ -242,7 +266,8 @@ class SketchConformance(Suite):
         except InputError:
             pytest.skip("an option forbids this shape")
         if kind.wide:
-            assert dense(made(family, dim=5, size=9)).shape == (9, 5)
+            shape = tuple(dense(made(family, dim=5, size=9)).shape)
+            assert shape == (9, 5), f"the matrix for dim 5 and size 9 has shape {shape}"
         else:
             with pytest.raises(InputError, match=f"size 9 exceeds dim 5: '{kind.name}'.*Use size <= 5"):
                 made(family, dim=5, size=9)
@@ -266,6 +291,25 @@ class SketchConformance(Suite):
             sketch.adjoint(torch.ones(100))
         with pytest.raises(InputError, match="1 values that are NaN or infinite"):
             sketch.adjoint(torch.cat([torch.ones(47), torch.tensor([torch.nan])]))
+
+
+def _check_close(found: Tensor, wanted: Tensor, what: str, *, rtol: float | None = None, atol: float | None = None) -> None:
+    """Fails with how far something is off. With `atol` alone, errors may not grow with the numbers."""
+    if found.shape != wanted.shape:
+        pytest.fail(f"{what} has shape {tuple(found.shape)}, not {tuple(wanted.shape)}")
+    relative = rtol if rtol is not None else 1e-5 if atol is None else 0.0
+    near = torch.allclose(found, wanted, rtol=relative, atol=1e-8 if atol is None else atol)
+    assert near, f"{what} is off by {_off(found, wanted)} of its length"
+
+
+def _check_alphas(sketch: Sketch) -> None:
+    ordered = -1e-9 <= sketch.exact_alpha <= sketch.alpha
+    assert ordered, f"exact_alpha = {sketch.exact_alpha:.6g} should be from 0 to alpha = {sketch.alpha:.6g}"
+
+
+def _off(found: Tensor, wanted: Tensor) -> str:
+    """How far a result is off, as a share of the length that it should have."""
+    return f"{float((found - wanted).norm() / wanted.norm().clamp(min=1e-300)):.3g}"
 
 
 def _possible(family: Family, dim: int, size: int) -> bool:

@@ -1,10 +1,12 @@
 """What all conformance suites have in common: parts to run over, and checks that say what they demand."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import pytest
+
+from sketchfed.errors import InputError
 
 Check = TypeVar("Check", bound=Callable[..., None])
 
@@ -30,10 +32,17 @@ class Suite:
     """The argument of the checks that is a part."""
     attribute: ClassVar[str]
     """The attribute that holds the parts."""
+    kind: ClassVar[type]
+    """The base class of the parts."""
+    example: ClassVar[str]
+    """What the attribute could hold."""
 
     def cases(self) -> dict[str, Any]:
-        """The parts by the names of their tests."""
-        parts: Mapping[str, Any] | Iterable[Any] = getattr(self, self.attribute)
+        """The parts by the names of their tests. Raises `InputError` if there are none, or if one is something else."""
+        parts = self._named()
+        for part in parts.values() if isinstance(parts, Mapping) else parts:
+            if (what := self.refused(part)) is not None:
+                raise InputError(f"{type(self).__name__}.{self.attribute} holds {what}. {self._remedy}")
         if isinstance(parts, Mapping):
             return dict(parts)
         named: dict[str, Any] = {}
@@ -42,12 +51,48 @@ class Suite:
             named[name if name not in named else f"{name} {len(named) + 1}"] = part
         return named
 
+    def refused(self, part: object) -> str | None:
+        """What a part is, and what it should be, if it is not a part of this kind."""
+        name = self.kind.__name__
+        if isinstance(part, self.kind):
+            return None
+        if isinstance(part, type) and issubclass(part, self.kind):
+            return f"the class {part.__name__}, but the checks need instances, because options belong to them"
+        return f"{part!r}, which is not an instance of {name}, so the checks cannot run"
+
+    @property
+    def _remedy(self) -> str:
+        return f"Write, for example, {self.attribute} = {self.example}."
+
+    def _named(self) -> Mapping[str, Any] | Collection[Any]:
+        """What the attribute holds: some things."""
+        owner, parts = type(self).__name__, getattr(self, self.attribute, None)
+        if parts is None:
+            others = [
+                repr(name) for name in vars(type(self)) if not name.startswith(("_", "test_")) and not hasattr(Suite, name)
+            ]
+            instead = f"but it has {', '.join(others)}" if others else "so no check would run"
+            raise InputError(f"{owner} has no attribute '{self.attribute}', which names its parts, {instead}. {self._remedy}")
+        if not isinstance(parts, Collection) or isinstance(parts, str | bytes | type):
+            kind = f"{self.kind.__name__} parts"
+            raise InputError(f"{owner}.{self.attribute} must be a list or a mapping of {kind}, got {parts!r}. {self._remedy}")
+        if not parts:
+            raise InputError(f"{owner}.{self.attribute} is empty, so no check would run. {self._remedy}")
+        return parts
+
+    def _cases_to_collect(self) -> dict[str, Any]:
+        """The parts. If they are not usable, pytest shows one sentence and no traceback."""
+        try:
+            return self.cases()
+        except InputError as error:
+            raise pytest.Collector.CollectError(str(error)) from None
+
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Gives every check its parts."""
         if self.argument not in metafunc.fixturenames:
             return
         applies = getattr(metafunc.function, "applies", lambda suite, part: True)
-        chosen = {name: part for name, part in self.cases().items() if applies(self, part)}
+        chosen = {name: part for name, part in self._cases_to_collect().items() if applies(self, part)}
         metafunc.parametrize(self.argument, list(chosen.values()), ids=list(chosen))
 
 

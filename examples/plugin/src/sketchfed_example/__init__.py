@@ -1,1 +1,1 @@
-"""Parts for sketchfed: the codec `fold`, the algorithm `fed_adagrad` and the data set `rings`."""
+"""Parts for sketchfed: `stripes`, `fold`, `fed_adagrad`, `near_mean` and `rings`."""

@@ -1,0 +1,75 @@
+"""What every algorithm must do with the options that many algorithms have: server momentum, and sketches of few bits."""
+
+from dataclasses import replace
+
+import torch
+
+from sketchfed.algorithms import Algorithm, SketchSettings
+from sketchfed.errors import InputError
+from sketchfed.rounds.server import Server
+from sketchfed.testing.algorithm_cases import CLIENTS, AlgorithmSuite, dim, module, started, working
+from sketchfed.testing.federation import Tap, advanced, weights_of
+from sketchfed.testing.suite import only
+from sketchfed.wire import Bits, unpack
+
+MOMENTUM = 0.9
+BITS = 4
+
+
+class AlgorithmOptions(AlgorithmSuite):
+    """Momentum and few bits."""
+
+    def test_server_momentum_counts_or_is_refused(self, algorithm: Algorithm) -> None:
+        """`global_momentum` changes what the second round does, also for clients that missed the first, or it is refused.
+
+        The server keeps the velocity from round to round (`Replica.velocity` or its own state), and so do clients that follow
+        updates.
+        """
+        rate = working(algorithm).resolved(dim(), CLIENTS, module()).global_rate
+        try:
+            moving = replace(_roomy(algorithm), global_momentum=MOMENTUM, global_rate=rate, participation=0.5)
+            joint, apart = started(moving), started(moving, apart=True, shared_start=False)
+            still = started(replace(moving, global_momentum=0.0))
+        except InputError:
+            return
+        for server in (joint, apart, still):
+            advanced(server, 3)
+        assert not torch.equal(weights_of(joint), weights_of(still)), f"global_momentum = {MOMENTUM} has no effect in 3 rounds"
+        assert torch.equal(weights_of(joint), weights_of(apart)), "clients that missed rounds have lost the velocity"
+
+    @only(lambda suite, algorithm: isinstance(getattr(algorithm, "sketch", None), SketchSettings))
+    def test_a_sketch_of_few_bits_is_sent_in_fewer_bytes_or_is_refused(self, algorithm: Algorithm) -> None:
+        """If there is a field `sketch`, rounds with `sketch.bits = 4` send fewer bytes and change the weights, or are refused.
+
+        A refusal is an `InputError` before the first round.
+        """
+        sketch: SketchSettings = algorithm.sketch  # type: ignore[attr-defined]
+        whole, rounded = ({"sketch": replace(sketch, bits=bits)} for bits in (32, BITS))
+        try:
+            server = started(replace(algorithm, **rounded))
+        except InputError:
+            return
+        begun = weights_of(server).clone()
+        advanced(server, 2)
+        sent, usual = _sent(server), _sent(advanced(started(replace(algorithm, **whole)), 2))
+        assert server.tally.refused == 0, "the server refuses replies of few bits"
+        assert torch.isfinite(weights_of(server)).all()
+        assert not torch.equal(weights_of(server), begun), "rounds of few bits leave the weights alone"
+        assert sent < usual, f"with sketch.bits = {BITS}, clients send {sent:,} bytes, and with 32 bits {usual:,}"
+
+
+def _roomy(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with a sketch that is not so tiny that one round overwrites what another one left there."""
+    sketch = getattr(algorithm, "sketch", None)
+    if not isinstance(sketch, SketchSettings) or sketch.completed() == sketch:
+        return algorithm
+    changes = {"sketch": replace(sketch, ratio=0.5)}
+    return replace(algorithm, **changes)
+
+
+def _sent(server: Server) -> int:
+    """The bytes of all arrays in all replies."""
+    assert isinstance(server.engine, Tap)
+    packets = [unpack(reply) for replies in server.engine.replies for reply in replies.values()]
+    arrays = [array for packet in packets for array in packet.arrays.values()]
+    return sum(len(array.packed) if isinstance(array, Bits) else array.nbytes for array in arrays)

@@ -1,6 +1,11 @@
 """Runs the examples of the docs, of README.md and CONTRIBUTING.md, and of docstrings as tests; shares tests out to workers."""
 
-from pathlib import PurePosixPath
+import os
+from pathlib import Path, PurePosixPath
+
+# Before numpy and torch are there, and for all processes that tests start: workers share the cores already, and threads on top
+# of that only fight.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 import pytest
 from sybil import Sybil
@@ -29,6 +34,14 @@ class OneWorkerAFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
         return FEDERATIONS if file.parent.name == FEDERATIONS else str(file)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers compile each kernel once between them."""
+    if hasattr(config, "workerinput"):
+        from compiling import share
+
+        share(Path(config.option.basetemp).parent)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWorkerAFile:

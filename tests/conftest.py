@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from fixtures import one_thread_a_worker, warnings_are_heard  # noqa: F401
+from fixtures import warnings_are_heard  # noqa: F401
 from sketchfed.parts import _entry_points
 
 

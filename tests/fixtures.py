@@ -1,18 +1,8 @@
 """Fixtures that the tests of sketchfed and of its lab share. A `conftest.py` imports those that it needs."""
 
 import logging
-import os
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is there: workers share the cores already
 
 import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread_a_worker():
-    """Test workers share the cores already; threads of torch on top of that only fight."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

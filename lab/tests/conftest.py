@@ -1,1 +1,1 @@
-from fixtures import one_thread_a_worker, warnings_are_heard  # noqa: F401
+from fixtures import warnings_are_heard  # noqa: F401

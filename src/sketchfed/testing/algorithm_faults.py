@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -78,13 +79,13 @@ class FaultyRun:
     exchanges: Sequence[Exchange]
     failed: dict[int, tuple[str, int]]
 
-    @property
+    @cached_property
     def protection(self) -> Protection:
         config = self.result.config
         sizes = [len(each.x) for each in clients_data()]
         return config.protection(dim=self.result.dim, sizes=sizes, module=module())
 
-    @property
+    @cached_property
     def public(self) -> Public:
         """What everybody knows of it."""
         empty = deepcopy(module())

@@ -1,6 +1,7 @@
 """What every algorithm must do with the options that many algorithms have: server momentum, and sketches of few bits."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -44,7 +45,7 @@ class AlgorithmOptions(AlgorithmSuite):
         A refusal is an `InputError` before the first round.
         """
         sketch: SketchSettings = algorithm.sketch  # type: ignore[attr-defined]
-        whole, rounded = ({"sketch": replace(sketch, bits=bits)} for bits in (32, BITS))
+        whole, rounded = (dict[str, Any](sketch=replace(sketch, bits=bits)) for bits in (32, BITS))
         try:
             server = started(replace(algorithm, **rounded))
         except InputError:
@@ -63,7 +64,7 @@ def _roomy(algorithm: Algorithm) -> Algorithm:
     sketch = getattr(algorithm, "sketch", None)
     if not isinstance(sketch, SketchSettings) or sketch.completed() == sketch:
         return algorithm
-    changes = {"sketch": replace(sketch, ratio=0.5)}
+    changes: dict[str, Any] = {"sketch": replace(sketch, ratio=0.5)}
     return replace(algorithm, **changes)
 
 

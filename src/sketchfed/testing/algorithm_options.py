@@ -45,14 +45,14 @@ class AlgorithmOptions(AlgorithmSuite):
         A refusal is an `InputError` before the first round.
         """
         sketch: SketchSettings = algorithm.sketch  # type: ignore[attr-defined]
-        whole, rounded = (_with_sketch(algorithm, replace(sketch, bits=bits)) for bits in (32, BITS))
+        whole, rounded = (dict[str, Any](sketch=replace(sketch, bits=bits)) for bits in (32, BITS))
         try:
-            server = started(rounded)
+            server = started(replace(algorithm, **rounded))
         except InputError:
             return
         begun = weights_of(server).clone()
         advanced(server, 2)
-        sent, usual = _sent(server), _sent(advanced(started(whole), 2))
+        sent, usual = _sent(server), _sent(advanced(started(replace(algorithm, **whole)), 2))
         assert server.tally.refused == 0, "the server refuses replies of few bits"
         assert torch.isfinite(weights_of(server)).all()
         assert not torch.equal(weights_of(server), begun), "rounds of few bits leave the weights alone"
@@ -64,11 +64,7 @@ def _roomy(algorithm: Algorithm) -> Algorithm:
     sketch = getattr(algorithm, "sketch", None)
     if not isinstance(sketch, SketchSettings) or sketch.completed() == sketch:
         return algorithm
-    return _with_sketch(algorithm, replace(sketch, ratio=0.5))
-
-
-def _with_sketch(algorithm: Algorithm, sketch: SketchSettings) -> Algorithm:
-    changes: dict[str, Any] = {"sketch": sketch}
+    changes: dict[str, Any] = {"sketch": replace(sketch, ratio=0.5)}
     return replace(algorithm, **changes)
 
 

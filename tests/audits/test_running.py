@@ -1,6 +1,7 @@
 """Audits from start to end, on the smallest federation that has something to find."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -8,8 +9,11 @@ import torch
 from torch import nn
 
 import sketchfed
+from sketchfed import PublicSeed
 from sketchfed.attacks import Guess, Reconstruction
+from sketchfed.attacks.reconstruction import DeepLeakage, GradientMatching, JointMatching
 from sketchfed.audits import Effort, audit, audited, read_record
+from sketchfed.audits.defence import Bench
 from sketchfed.audits.defences import UNDEFENDED, embedded, is_undefended, undefended
 from sketchfed.audits.running import PAGE, AuditTerms, subjects_of
 from sketchfed.config import load_config
@@ -72,6 +76,14 @@ def test_attacks_can_be_chosen_and_be_ones_own(tmp_path):
     assert read_record(tmp_path / "audit.json").attacks == chosen
     with pytest.raises(UnknownNameError, match=r"no attack named 'first'"):
         audit(attacks=["first"])
+
+
+@pytest.mark.parametrize(("wanted", "adam", "lbfgs"), [(250, 250, 80), (5, 5, 5)])
+def test_no_search_takes_more_iterations_than_are_wanted(wanted, adam, lbfgs):
+    outside = SimpleNamespace(low=0.0, high=1.0)
+    bench = Bench(recorded=None, outside=outside, wanted=None, effort=Effort(iterations=wanted), seed=PublicSeed(1))
+    found = [bench._equipped(attack).matching.iterations for attack in (GradientMatching(), JointMatching(), DeepLeakage())]
+    assert found == [adam, adam, lbfgs]
 
 
 def test_what_an_audit_cannot_judge_is_no_attack():

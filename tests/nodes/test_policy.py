@@ -1,13 +1,12 @@
 """What a policy file says, and what it refuses."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
+import command_line
 from sketchfed.errors import InputError, SketchfedError
 from sketchfed.models import MODELS
 from sketchfed.nodes.policy import KEYS, PARTS, Policy, dataset_name
@@ -210,21 +209,16 @@ def test_all_kinds_of_parts_are_on_some_list():
     assert len(PARTS) == 9
 
 
-def command(*arguments: object, folder) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "sketchfed.cli", "policy", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=folder)
-
-
-def test_the_command_line_writes_a_policy_and_says_what_it_thinks_of_a_run(tmp_path):
-    assert command("init", "policy.toml", folder=tmp_path).returncode == 0
-    again = command("init", "policy.toml", folder=tmp_path)
-    assert (again.returncode, "exists already" in again.stderr) == (2, True)
+def test_the_command_line_writes_a_policy_and_says_what_it_thinks_of_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command_line.run("policy", "init", "policy.toml").exit_code == 0
+    assert "exists already" in command_line.refused(monkeypatch, capsys, "policy", "init", "policy.toml")
     (tmp_path / "run.toml").write_text('[algorithm]\nname = "iterative"\nrounds = 20\n')
-    allowed = command("check", "policy.toml", "run.toml", folder=tmp_path)
-    assert allowed.returncode == 0, allowed.stderr
+    allowed = command_line.run("policy", "check", "policy.toml", "run.toml")
+    assert allowed.exit_code == 0, allowed.output
     assert "limits.rounds" in allowed.stdout
     (tmp_path / "strict.toml").write_text("[limits]\nrounds = 10\n")
-    refused = command("check", "strict.toml", "run.toml", folder=tmp_path)
-    assert refused.returncode == 1
+    refused = command_line.run("policy", "check", "strict.toml", "run.toml")
+    assert refused.exit_code == 1
     assert "refused: this node's policy refuses algorithm.rounds = 20" in refused.stdout
     assert "strict.toml:2: limits.rounds = 10" in refused.stdout

@@ -20,6 +20,8 @@ from sketchfed.config import load_config
 from sketchfed.runs.wire_file import WIRE, read_wire
 
 ROUNDS = 14
+POLL = 0.004
+"""Seconds: a round takes a few times as long."""
 COMMON = {"rounds": ROUNDS, "local_steps": 2, "batch": 10, "local_rate": 0.3}
 CASES = {
     "fedavg": {"algorithm": {"name": "fedavg", "global_momentum": 0.5}},
@@ -80,7 +82,7 @@ def killed(server: Server, folder: Path, log: Path, command: list[str], *, at_ro
     """Start a command and kill it a little after its run came to a round; False if it was faster."""
     pid = server.start(log, *command)
     while rounds_in(folder) < at_round and server.is_running(pid):
-        time.sleep(0.001)
+        time.sleep(POLL)
     time.sleep(delay)
     if server.is_running(pid):
         os.kill(pid, signal.SIGKILL)
@@ -129,7 +131,7 @@ def test_an_interrupted_run_is_resumed_bit_for_bit(server, tmp_path):
     for number, stop in enumerate((signal.SIGINT, signal.SIGTERM), start=1):
         pid = server.start(log, *command)
         while rounds_in(folder) < 4 * number and server.is_running(pid):
-            time.sleep(0.001)
+            time.sleep(POLL)
         os.kill(pid, stop)
         assert server.wait(pid) not in (0, 2)
     assert "Traceback" not in log.read_text()
@@ -142,7 +144,7 @@ def test_two_processes_do_not_share_a_folder(server, tmp_path):
     folder = tmp_path / "runs" / "fedavg"
     first = server.start(log, *command)
     while rounds_in(folder) < 1 and server.is_running(first):
-        time.sleep(0.001)
+        time.sleep(POLL)
     os.kill(first, signal.SIGSTOP)
     try:
         assert server.wait(server.start(tmp_path / "second", *command)) == 2
@@ -163,7 +165,7 @@ def test_the_installed_command_survives_a_kill(tmp_path):
     folder = tmp_path / "runs" / "projection"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while rounds_in(folder) < 5 and process.poll() is None:
-        time.sleep(0.001)
+        time.sleep(POLL)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     assert_ends_alike(folder, config, tmp_path / "whole")

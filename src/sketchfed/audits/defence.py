@@ -31,7 +31,7 @@ class Effort:
     victims: int = 6
     """Updates whose examples are looked for; of several updates or several clients together, half as many."""
     iterations: int = 250
-    """Of gradient matching."""
+    """Of gradient matching; at most, by L-BFGS, which needs fewer."""
     judged: int = 40
     """Updates whose property is guessed; of several clients together, half as many."""
     member_rounds: int = 20
@@ -108,9 +108,9 @@ class Bench:
         if not isinstance(attack, GradientMatching):
             return attack
         matching = replace(attack.matching, low=self.outside.low, high=self.outside.high)
-        if matching.optimiser == "adam":
-            matching = replace(matching, iterations=self.effort.iterations)
-        return replace(attack, matching=matching)
+        wanted = self.effort.iterations
+        most = wanted if matching.optimiser == "adam" else min(wanted, matching.iterations)
+        return replace(attack, matching=replace(matching, iterations=most))
 
     def _judged_rounds(self, view: View) -> int:
         """In which there are as many updates as are to be judged."""

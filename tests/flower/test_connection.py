@@ -23,7 +23,10 @@ pytest.importorskip("flwr")
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.config import get_fab_config
 from flwr.proto.control_pb2 import ListRunsRequest, StopRunRequest
+from flwr.proto.runtime_pb2 import PullTaskInputRequest
 from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
 
 from sketchfed.flower import connection
 from sketchfed.flower.connection import APP, joined
@@ -139,23 +142,6 @@ def test_tasks_of_other_runs_are_left_to_others(link):
             assert link.run(other.run_id).status.status == "starting"  # and waits again when nobody has begun it in 30 s
 
 
-def test_a_super_link_that_was_killed_is_waited_for_but_not_forever(tmp_path, monkeypatch):
-    monkeypatch.setattr(connection, "FAREWELL", 0.1)
-    with started(tmp_path, "--isolation", "process") as link, joined(link.there) as mine:
-        link.stop(by=signal.SIGKILL)
-        back = threading.Timer(0.5, link.start)
-        back.start()
-        try:
-            assert list(mine.grid.get_node_ids()) == []
-        finally:
-            back.join()
-        assert link.run(mine.run_id).status.status == "running"
-        link.stop(by=signal.SIGKILL)
-        mine.grid._client._retry_invoker.max_time = 1.0
-        with pytest.raises(LinkLostError, match=r"did not answer for .* s .*Start it again"):
-            mine.grid.get_node_ids()
-
-
 def test_a_run_that_somebody_stopped_is_an_error_in_the_block(link):
     with joined(link.there) as mine, link.there.client(ControlHttpClient) as control:
         control.StopRun(StopRunRequest(run_id=mine.run_id))
@@ -176,6 +162,22 @@ def test_tls_against_a_super_link_without_is_refused_with_both_remedies(link):
         pass
 
 
+def test_a_super_link_that_gives_the_task_to_somebody_else_is_refused(link, monkeypatch):
+    start = connection._start
+
+    def second(there, control, folder, series):
+        response = start(there, control, folder, series)
+        token = connection._take(there, control, response.run_id, until=time.monotonic() + 60)
+        with there.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(token)) as other:
+            other.PullTaskInput(PullTaskInputRequest())
+        return response
+
+    monkeypatch.setattr(connection, "_start", second)
+    with pytest.raises(InputError, match=r"somebody else.*--isolation process.*flwr run"), joined(link.there):
+        pass
+
+
+@pytest.mark.slow
 def test_a_super_link_that_runs_the_server_app_itself_is_refused(tmp_path, monkeypatch):
     """It looks for tasks once a second and so may come second; here it is given the time to come first."""
     start = connection._start
@@ -228,3 +230,21 @@ def test_the_packaged_app_carries_the_version_of_the_package():
         config = get_fab_config(build_fab_from_disk(APP))
     assert config == tomllib.loads((APP / "pyproject.toml").read_text())
     assert config["project"]["version"] == sketchfed.__version__
+
+
+def test_a_super_link_that_was_killed_is_waited_for_but_not_forever(link, monkeypatch):
+    """The last test of the shared SuperLink, which stays dead."""
+    monkeypatch.setattr(connection, "FAREWELL", 0.1)
+    with joined(link.there) as mine:
+        link.stop(by=signal.SIGKILL)
+        back = threading.Timer(0.5, link.start)
+        back.start()
+        try:
+            assert list(mine.grid.get_node_ids()) == []
+        finally:
+            back.join()
+        assert link.run(mine.run_id).status.status == "running"
+        link.stop(by=signal.SIGKILL)
+        mine.grid._client._retry_invoker.max_time = 1.0
+        with pytest.raises(LinkLostError, match=r"did not answer for .* s .*Start it again"):
+            mine.grid.get_node_ids()

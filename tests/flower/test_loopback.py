@@ -45,7 +45,7 @@ def test_a_killed_node_comes_back_at_once_under_the_same_id(federation):
     lost = before - set(federation.pids())
     assert len(lost) >= 2, "the SuperNode and its worker"
     federation.start_node(1)
-    federation.wait_online(NODES, timeout=30)
+    federation.wait_online(NODES, timeout=60)
     assert announced(federation, 1) == [str(federation.node_ids[1])] * 2
 
 
@@ -61,7 +61,9 @@ def test_a_running_node_is_not_started_twice(federation):
         federation.start_node(0)
 
 
-def test_closing_leaves_no_process(tmp_path):
+@pytest.mark.slow
+def test_closing_leaves_no_process_of_cold_nodes(tmp_path):
+    """The fixture asserts the same of warm ones."""
     loopback = Loopback(tmp_path, nodes=1, warm=False).start()
     pids = loopback.pids()
     assert len(pids) >= 3, "the SuperLink, the SuperNode and its own executor"

@@ -23,7 +23,7 @@ KINDS = {
     "clients that were away": tables({"name": "iterative", "participation": 0.67}, rounds=3, seed=5),
     "blind clients": tables({"name": "dbcl", "public_start": True}, rounds=2),
     "a subspace that follows": tables("a subspace that follows", rounds=2),
-    "secure sums": tables({"name": "private_iterative", "local_steps": 1}, rounds=1, privacy=NOISE, secure={}),
+    "secure sums": tables({"name": "private_iterative", "local_steps": 1}, rounds=2, privacy=NOISE, secure={}),
 }
 
 

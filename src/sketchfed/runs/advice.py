@@ -49,7 +49,7 @@ def _alpha(algorithm: Algorithm, dim: int) -> float:
     return known.alpha if isinstance(known, RoundTrip) else 0.0
 
 
-def _smoothness(workload: Workload, examples: Examples, *, most: int = 256, turns: int = 10) -> float:
+def _smoothness(workload: Workload, examples: Examples, *, most: int = 256, turns: int = 40) -> float:
     """Estimate the largest curvature of the loss at the first weights by power iteration on Hessian-vector products."""
     from sketchfed.training.losses import loss_named
 

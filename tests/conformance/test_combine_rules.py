@@ -9,6 +9,7 @@ from third_party import Median as MedianServer
 from third_party import Scratch
 
 from federation import advanced, federation, weights_of
+from pairs import thinned
 from sketchfed.algorithms import ALGORITHMS, CodecSettings, CombineSettings, FedAvg, Iterative, SketchSettings, SubspaceSettings
 from sketchfed.codecs import CODECS
 from sketchfed.combining import COMBINE_RULES, CenteredClipping, Krum, TrimmedMean
@@ -51,8 +52,7 @@ def combining(algorithm, rule, protected=None, clients=8, **settings):
     )
 
 
-@pytest.mark.parametrize("rule", ROBUST)
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("name", "rule"), thinned(ALL, ROBUST, every=3))
 def test_every_algorithm_and_codec_runs_with_every_rule(name, rule):
     server = advanced(combining(ALL[name], rule), 3)
     assert server.round == 3
@@ -80,9 +80,10 @@ def test_equal_clients_make_the_round_that_a_mean_makes(name):
     torch.testing.assert_close(robust, plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("rule", ROBUST)
-@pytest.mark.parametrize("protection", PROTECTIONS)
-@pytest.mark.parametrize("name", ["fedavg", "iterative", "fetchsgd", "dbcl", "dome"])
+@pytest.mark.parametrize(
+    ("name", "protection", "rule"),
+    thinned(["fedavg", "iterative", "fetchsgd", "dbcl", "dome"], PROTECTIONS, ROBUST, every=5),
+)
 def test_a_protection_goes_with_a_rule_or_is_refused_before_the_first_round(name, protection, rule):
     """Rules are post-processing of noise that clients add. They break the bound behind central noise."""
     protected = PROTECTIONS[protection]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from federation import Tap, advanced, federation, weights_of
+from pairs import thinned
 from sketchfed import data
 from sketchfed.algorithms import CombineSettings, FedAvg, Iterative, SketchSettings
 from sketchfed.combining import COMBINE_RULES
@@ -20,6 +21,7 @@ from sketchfed.wire import Bits, pack, split, unpack
 
 CLIENTS, ATTACKERS = 10, 2
 ROBUST = [name for name in COMBINE_RULES if name != "mean"]
+FACTORS = [-9.0, -90.0]
 WORK = {"local_steps": 10, "batch": 16, "local_rate": 0.2}
 
 
@@ -65,8 +67,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize("factor", [-9.0, -90.0])
-@pytest.mark.parametrize("name", ["dense", "sketched"])
+@pytest.mark.parametrize(("name", "factor"), thinned(ALGORITHMS, FACTORS, every=2))
 def test_two_of_ten_clients_that_send_their_update_backwards_end_a_mean(name, factor, digits):
     """Screening begins at 1,000 times the median norm, so nothing is refused."""
     server = trained(ALGORITHMS[name], digits, 15, tamper=multiplied(factor))
@@ -74,9 +75,7 @@ def test_two_of_ten_clients_that_send_their_update_backwards_end_a_mean(name, fa
     assert accuracy(server, digits) < 0.4
 
 
-@pytest.mark.parametrize("factor", [-9.0, -90.0])
-@pytest.mark.parametrize("rule", ROBUST)
-@pytest.mark.parametrize("name", ["dense", "sketched"])
+@pytest.mark.parametrize(("name", "rule", "factor"), thinned(ALGORITHMS, ROBUST, FACTORS, every=2))
 def test_they_do_not_end_a_robust_rule(name, rule, factor, digits):
     """Without attackers, 15 rounds of a mean end at 0.95 (dense) and 0.93 (sketched)."""
     algorithm = replace(ALGORITHMS[name], combine=CombineSettings(name=rule))
@@ -106,10 +105,12 @@ class Garbage(Tap):
         return replies
 
 
-def attacked(algorithm, digits, rounds, garbage, **how):
+def attacked(algorithm, digits, rounds, **how):
+    """A model after some rounds in the clear and one under secure sums, in which a client sends garbage."""
     server = federation(algorithm, digits[0], module=mlp(), loss="cross_entropy", **how)
-    server.engine = Garbage(server.engine.inner, garbage)
-    return advanced(server, rounds)
+    server.state = trained(algorithm, digits, rounds - 1).state
+    server.engine = Garbage(server.engine.inner, (1,))
+    return advanced(server, 1)
 
 
 PROTECTED = {
@@ -125,17 +126,17 @@ PROTECTED = {
 
 @pytest.mark.parametrize("name", ["dense", "sketched"])
 def test_one_garbage_reply_under_secure_sums_would_end_a_model(name, digits, monkeypatch):
-    """What the next test is worth. Rounding is random: ten runs without clipping ended between 0.03 and 0.23."""
+    """What the next test is worth. Rounding is random: ten runs without clipping ended between 0.05 and 0.18."""
     monkeypatch.setattr("sketchfed.protection.secure_sums.clipped_to", lambda values, norm: values)
-    assert accuracy(attacked(ALGORITHMS[name], digits, 15, (15,), **PROTECTED["sums"]), digits) < 0.5
+    assert accuracy(attacked(ALGORITHMS[name], digits, 15, **PROTECTED["sums"]), digits) < 0.5
 
 
 @pytest.mark.parametrize("protection", PROTECTED)
 @pytest.mark.parametrize("name", ["dense", "sketched"])
 def test_one_garbage_reply_under_secure_sums_costs_a_round_and_not_the_model(name, protection, digits, caplog):
-    """Garbage in the last round, which nothing mends. Of eight runs, the worst ended at 0.82."""
+    """Garbage in the last round, which nothing mends. Of eight runs under sums, the worst ended at 0.85."""
     with caplog.at_level(logging.WARNING):
-        found = accuracy(attacked(ALGORITHMS[name], digits, 15, (15,), **PROTECTED[protection]), digits)
+        found = accuracy(attacked(ALGORITHMS[name], digits, 15, **PROTECTED[protection]), digits)
     assert caplog.text.count("honest clients add up to") == 1
     assert "round 15: a secure sum over 10 clients has norm" in caplog.text
     assert found > 0.7
@@ -151,15 +152,16 @@ RINGS = {
 
 @pytest.mark.parametrize("name", RINGS)
 def test_an_honest_sum_is_returned_as_it_is(name):
-    """Even if all clients send the same vector of full length. In 200 sums a false alarm has probability below 1e-6.
+    """Even if all clients send the same vector of full length. In 60 sums a false alarm has probability below 1e-6.
 
-    Each sum exceeds its bound with probability 1e-12 at most. With noise, some number wraps around with probability 1e-3 at
-    most in the worst case that the mechanism plans for, and these sums have half of its units.
+    A bound that one honest sum in twelve exceeds is found with probability 0.99. Each sum exceeds its bound with probability
+    1e-12 at most. With noise, some number wraps around with probability 1e-3 at most in the worst case that the mechanism
+    plans for, and these sums have half of its units.
     """
-    assert 200 * CHANGED_ODDS < 1e-6
+    assert 60 * CHANGED_ODDS < 1e-6
     mechanism, batch = RINGS[name], 8 if "examples" in name else None
     generator = torch.Generator().manual_seed(4)
-    for trial in range(200):
+    for trial in range(60):
         shared, clients = PublicSeed(trial), 10
         row = torch.randn(1, 300, generator=generator)
         total = torch.zeros(300, dtype=torch.int64)

@@ -8,8 +8,10 @@ import json
 import logging
 import os
 import random
+import re
 import resource
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -20,9 +22,13 @@ import msgspec
 import pytest
 import torch
 
+from damage import EDGES, changed, spoiled
 from secure.cohorts import Cohort, small_terms
 from sketchfed.config import load_config
 from sketchfed.errors import SketchfedError
+from sketchfed.nodes.policy import Policy
+from sketchfed.nodes.rules import Offer, verdicts
+from sketchfed.nodes.template import commented
 from sketchfed.privacy.claims import Charge, Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.ledger_file import HEAD_FORMAT, LedgerFile, _sealed, head_of
@@ -35,6 +41,8 @@ from sketchfed.runs.identity import IDENTITY, check_identity
 from sketchfed.runs.wire_file import WIRE, WireFile, read_wire
 from sketchfed.runs.workload import Workload
 from sketchfed.secure import SecureClient, run_stages
+from sketchfed.secure.kept import sealed
+from sketchfed.secure.transcript import HASH
 from sketchfed.wire import Packet, pack, unpack
 
 GOLDEN = Path(__file__).parent / "golden" / "runs"
@@ -45,66 +53,6 @@ SECONDS, BYTES = 10.0, 400 * 2**20  # for one file, and for all of them together
 Written = dict[str, bytes]
 Kind = tuple[Callable[[random.Random], Written], Callable[[Path], None]]
 """What damages a good file, as the names and bytes of a folder, and what reads it."""
-
-EDGES: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 255, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 10**400, 0.0, -0.0, 0.5, 1e-320, 1e-160,
-    1e300, -1e300, float("nan"), float("inf"), "", "a", "a" * 5_000, "é\u0000", "\ud800", [], {}, [[]], [1] * 300, {"a": 1},
-]  # fmt: skip
-
-
-def spoiled(chance: random.Random, data: bytes) -> bytes:
-    """One to three edits of bytes: flipped bits, edge values, cuts, insertions, copies, and now and then something deep."""
-    out = bytearray(data)
-    for _ in range(chance.choice([1, 1, 1, 2, 3])):
-        at, span = chance.randrange(len(out) + 1), chance.randint(1, 40)
-        match chance.randrange(8):
-            case 0 | 1:
-                if at < len(out):
-                    out[at] ^= 1 << chance.randrange(8)
-            case 2:
-                out[at : at + 1] = bytes([chance.choice([0, 9, 10, 34, 44, 48, 57, 91, 92, 123, 125, 127, 128, 255])])
-            case 3:
-                out[at : at + span] = b""
-            case 4:
-                out[at:at] = chance.randbytes(span)
-            case 5:
-                out[at : at + 8] = ((1 << chance.randrange(64)) - chance.randrange(2)).to_bytes(8, "little")
-            case 6:
-                start = chance.randrange(len(out) + 1)
-                out[at : at + span * chance.randrange(2)] = out[start : start + span]
-            case 7:
-                if chance.random() < 0.1:
-                    out[at:at] = chance.choice([b"[", b'{"a":', b"(", b"9"]) * 20_000
-                else:
-                    del out[at:]
-    return bytes(out)
-
-
-def changed(chance: random.Random, value: Any, edges: list[Any] = EDGES) -> Any:
-    """A tree of dicts and lists in which one thing is another: a value, a key, or what is there."""
-    if isinstance(value, dict) and value and chance.random() < 0.9:
-        out, key = dict(value), chance.choice(list(value))
-        match chance.randrange(10):
-            case 0:
-                del out[key]
-            case 1:
-                out[chance.choice(["", "new", key * 2])] = out[key]
-            case _:
-                out[key] = changed(chance, out[key], edges)
-        return out
-    if isinstance(value, list) and value and chance.random() < 0.8:
-        out_list, at = list(value), chance.randrange(len(value))
-        match chance.randrange(8):
-            case 0:
-                del out_list[at]
-            case 1:
-                out_list.insert(at, chance.choice(value))
-            case _:
-                out_list[at] = changed(chance, value[at], edges)
-        return out_list
-    if isinstance(value, int) and not isinstance(value, bool) and chance.random() < 0.3:
-        return value + chance.choice([-1, 1, 2**20]) if abs(value) < 2**60 else 0
-    return chance.choice(edges)
 
 
 def text_of(value: Any) -> bytes:
@@ -208,36 +156,52 @@ LITERALS = [
 ]  # fmt: skip
 
 
+def damaged_lines(chance: random.Random, texts: list[str]) -> bytes:
+    """One of these TOML texts, damaged in its bytes, or in lines and values that are replaced by others."""
+    lines = chance.choice(texts).splitlines()
+    if chance.random() < 0.3:
+        return spoiled(chance, "\n".join(lines).encode())
+    for _ in range(chance.randint(1, 3)):
+        at = chance.randrange(len(lines))
+        match chance.randrange(5):
+            case 0:
+                lines.insert(at, chance.choice([line for line in chance.choice(texts).splitlines() if line.strip()]))
+            case 1:
+                del lines[at]
+                lines = lines or ["[data]"]
+            case _:
+                valued = [place for place, line in enumerate(lines) if "=" in line]
+                if valued:
+                    place = chance.choice(valued)
+                    lines[place] = lines[place].partition("=")[0] + "= " + chance.choice(LITERALS)
+    return "\n".join(lines).encode()
+
+
 def configurations() -> Kind:
     texts = [path.read_text() for path in sorted(EXAMPLES.glob("*.toml"))]
     texts += [(GOLDEN / kind / "config.toml").read_text() for kind in ("iterative-secure", "dome-centre", "fetchsgd")]
-    every = [line for text in texts for line in text.splitlines() if line.strip()]
-
-    def damage(chance: random.Random) -> Written:
-        lines = chance.choice(texts).splitlines()
-        if chance.random() < 0.3:
-            return {"config.toml": spoiled(chance, "\n".join(lines).encode())}
-        for _ in range(chance.randint(1, 3)):
-            at = chance.randrange(len(lines))
-            match chance.randrange(5):
-                case 0:
-                    lines.insert(at, chance.choice(every))
-                case 1:
-                    del lines[at]
-                    lines = lines or ["[data]"]
-                case _:
-                    valued = [place for place, line in enumerate(lines) if "=" in line]
-                    if valued:
-                        place = chance.choice(valued)
-                        lines[place] = lines[place].partition("=")[0] + "= " + chance.choice(LITERALS)
-        return {"config.toml": "\n".join(lines).encode()}
 
     def read(folder: Path) -> None:
         config = load_config(folder / "config.toml")
         assert config.label
         assert load_config(folder / "config.toml", ["algorithm.rounds=7"]).algorithm.rounds == 7
 
-    return damage, read
+    return lambda chance: {"config.toml": damaged_lines(chance, texts)}, read
+
+
+def policies() -> Kind:
+    """A node's policy with every rule in it, and one that its owner might write."""
+    every = re.sub(r"(?m)^# (\w+ = |\[)", r"\1", commented()).replace("= null", "= 1.0")
+    texts = [every, '[demand]\nsecure = true\nepsilon = 3\n[limits]\nrounds = 9\n[data."*"]\nlifetime_epsilon = 8.0\n']
+    run = {"algorithm": {"name": "fedavg", "rounds": 5}, "model": {"name": "mlp"}, "privacy": {"epsilon": 2.0}, "secure": {}}
+
+    def read(folder: Path) -> None:
+        policy = Policy.load(folder / "policy.toml", {"epsilon": 3.0})
+        assert all(verdict.text for verdict in verdicts(policy, Offer(tables=run, data="ward-7", clients=20, shape=(64,))))
+        policy.lifetime("ward-7")
+
+    assert tomllib.loads(every)["data"], "the rules are no comments any more"
+    return lambda chance: {"policy.toml": damaged_lines(chance, texts)}, read
 
 
 def ledgers() -> Kind:
@@ -361,10 +325,10 @@ def kept_sums() -> Kind:
         data = chance.choice(corpus)
         if chance.random() < 0.4:
             return {"sum": spoiled(chance, data)}
-        tree = msgspec.msgpack.decode(data, strict=False)
+        tree = msgspec.msgpack.decode(data[HASH:], strict=False)
         for _ in range(chance.randint(1, 2)):
             tree = changed(chance, tree, edges)
-        return {"sum": msgspec.msgpack.encode(tree)}
+        return {"sum": sealed(msgspec.msgpack.encode(tree))}
 
     def read(folder: Path) -> None:
         client = SecureClient.from_bytes((folder / "sum").read_bytes())
@@ -378,6 +342,7 @@ KINDS = {
     "checkpoint": checkpoints,
     "wire.bin": recorded_wires,
     "configuration": configurations,
+    "policy": policies,
     "ledger": ledgers,
     "identity.json": identity_files,
     "metrics.jsonl": metrics_files,

@@ -84,6 +84,22 @@ def test_colluders_may_all_meet_in_one_group():
     assert SecureSettings(colluders=0.2, groups=10).honest(9, 10, 100) < SecureSettings(colluders=0.2).honest(9, 10, 10)
 
 
+def test_the_threshold_of_a_group_holds_against_all_colluders_that_may_meet_in_it():
+    """Of 100 clients 10 collude. All of them may be in one group of 25, and then 2t > k + 1 + c must still hold."""
+    secure = SecureSettings(clip=10.0, group_size=25, colluders=0.1)
+    assert secure.colluding(25, 100) == 10
+    protection = federation(FedAvg(), data_of(100), secure=secure).protection
+    for terms in protection.terms(PublicSeed(1), 0, 1):
+        assert len(terms.clients) == 25
+        assert 2 * terms.threshold > terms.neighbours + 1 + 10
+
+
+def test_groups_in_which_colluders_may_be_the_majority_are_refused_before_round_1():
+    secure = SecureSettings(clip=10.0, group_size=10, colluders=0.1)
+    with pytest.raises(InputError, match=r"up to 9 colluders may meet in a secure sum over 10.*use larger groups"):
+        federation(FedAvg(), data_of(100), secure=secure)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

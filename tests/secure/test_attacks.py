@@ -72,12 +72,12 @@ def test_fewer_signatures_than_the_threshold_do_not_open_the_sum():
     refused(cohort, message("secure.unmask", cohort.terms, laid_out(neighbours, signatures)), "5 must")
 
 
-def test_one_neighbours_signature_does_not_count_for_another():
+def test_one_members_signature_does_not_count_for_another():
     cohort, request = stopped_before("unmask")
     neighbours = cohort.terms.neighbours_of(VICTIM)
     signatures = taken_apart(request.arrays["body"].numpy().tobytes(), neighbours, 64)
     copied = dict.fromkeys(neighbours, next(iter(signatures.values())))
-    refused(cohort, message("secure.unmask", cohort.terms, laid_out(neighbours, copied)), "2 of the neighbourhood")
+    refused(cohort, message("secure.unmask", cohort.terms, laid_out(neighbours, copied)), "2 of the committee of 7")
 
 
 def test_signatures_of_those_who_are_not_on_the_list_do_not_count():
@@ -88,7 +88,7 @@ def test_signatures_of_those_who_are_not_on_the_list_do_not_count():
     text = consent_text(cohort.clients[VICTIM].state.transcript, shorter)
     signatures = {peer: cohort.identities[peer].sign(text) for peer in (0, 1, 3, 4)}
     body = laid_out(cohort.terms.neighbours_of(VICTIM), signatures)
-    refused(cohort, message("secure.unmask", cohort.terms, body), "4 of the neighbourhood")
+    refused(cohort, message("secure.unmask", cohort.terms, body), "4 of the committee of 7")
 
 
 def test_too_few_survivors_are_refused():

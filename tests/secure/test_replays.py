@@ -36,7 +36,7 @@ def test_signatures_of_an_old_round_are_refused_in_a_new_request():
     cohort, _ = stopped_before("unmask")
     _, request = stopped_before("unmask", small_terms(7, neighbours=6, threshold=5, least=5, round=2))
     body = request.arrays["body"].numpy().tobytes()
-    refused(cohort, message("secure.unmask", cohort.terms, body), "1 of the neighbourhood")
+    refused(cohort, message("secure.unmask", cohort.terms, body), "1 of the committee of 7")
 
 
 def test_sealed_shares_for_another_recipient_do_not_open():
@@ -162,7 +162,7 @@ def test_functions_do_not_change_the_state_they_are_given():
     cohort, request = stopped_before("unmask")
     state = cohort.clients[VICTIM].state
     before = copy.deepcopy(state)
-    unmask(state, request)
+    unmask(state, request, cohort.directory)
     assert state == before
 
 
@@ -172,3 +172,18 @@ def test_a_client_object_asks_for_values_where_it_needs_them():
         cohort.clients[VICTIM].answer(request)
     assert isinstance(cohort.clients[VICTIM], SecureClient)
     assert cohort.clients[VICTIM].stage == "masked"
+
+
+@pytest.mark.parametrize("place", [0, 8, 31])
+def test_every_byte_of_the_terms_digest_decides_about_the_secrets_of_a_sum(place):
+    """A server that could find terms with the same secrets would get one secret of a client in each of two sums."""
+    states = []
+    for change in (0, 1):
+        terms = small_terms()
+        digest = bytearray(32)
+        digest[place] = change
+        terms.__dict__["digest"] = bytes(digest)
+        states.append(advertise(terms, 2, Identity(bytes(32)), SECRET)[0])
+    first, second = states
+    for name in ("mask_key", "seal_key", "self_seed", "dealing"):
+        assert getattr(first, name) != getattr(second, name), name

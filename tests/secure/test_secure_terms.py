@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -66,6 +67,7 @@ def test_every_part_of_the_terms_changes_their_digest():
         ({"clients": (-1, 1, 2, 3, 4)}, "ascending"),
         ({"clients": (0, 1, 2, 3, 2**62)}, "ascending"),
         ({"size": 0}, "size"),
+        ({"size": 2**31}, "size of a secure sum is a whole number from 1 to 2,147,483,647, got 2147483648"),
         ({"bits": 7}, "from 8 to 32"),
         ({"bits": 33}, "from 8 to 32"),
         ({"neighbours": 3}, "even number"),
@@ -80,6 +82,22 @@ def test_every_part_of_the_terms_changes_their_digest():
 def test_terms_that_cannot_work_are_refused(change, saying):
     with pytest.raises(InputError, match=saying):
         Terms(**{**GIVEN, **change})
+
+
+def test_terms_over_absurdly_many_clients_are_refused_from_their_number():
+    """A bit a client is little to send. Client numbers, a ring and lists of neighbours would take a thousand times as much."""
+    count = 10**6 + 1
+    gaps = Bits.from_packed(bytes(count // 8 + 1), shape=(count,), bits=1)
+    arrays = {**small_terms(5).packet.arrays, "clients": gaps}
+    tracemalloc.start()
+    try:
+        with pytest.raises(SecureSumError, match="over at most 1,000,000 clients, the server proposes 1,000,001"):
+            Terms.from_packet(Packet(kind="secure.keys", arrays=arrays))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(InputError, match="over at most 1,000,000 clients, got 1,000,001"):
+        Terms(**{**GIVEN, "clients": tuple(range(count))})
 
 
 FIXED = torch.zeros(50, dtype=torch.uint8)

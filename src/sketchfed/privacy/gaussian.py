@@ -26,7 +26,7 @@ class GaussianNoise(Mechanism):
     """
 
     deviation: float
-    """Of the noise that is added here, in the vector's units; 0 adds none, and then no ε holds."""
+    """The standard deviation of the noise, in the vector's units. With 0 there is no noise, and no ε holds."""
 
     name = "gaussian"
     summary = "normal noise on a sum of clipped vectors"

@@ -207,7 +207,7 @@ class PrivacyLedger:
 
 
 class _Spent:
-    """How many of each charge every client has had: a row a client, a column a charge; row 0 is who was never named."""
+    """The number of each charge for every client: one row per client, one column per charge. Row 0 is for unnamed clients."""
 
     def __init__(self) -> None:
         self.charges: list[Charge] = []

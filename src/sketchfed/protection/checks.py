@@ -114,11 +114,25 @@ def check_secure(secure: SecureSettings, privacy: PrivacySettings | None, *, coh
             f"{cohort} clients per round in {len(secure.group_sizes(cohort))} groups leave {smallest} in a group, and a secure "
             "sum over fewer than 3 hides nothing. Lower secure.groups, or raise secure.group_size."
         )
+    for size in sorted(set(secure.group_sizes(cohort))):
+        _check_colluders(secure, size, cohort)
     noise = privacy is not None and privacy.placement == "sent"
     if noise and secure.clip is not None:
         raise InputError("secure.clip and privacy.clip both bound what a client sends. Remove secure.clip.")
     if not noise:
         secure.needed_clip()
+
+
+def _check_colluders(secure: SecureSettings, size: int, cohort: int) -> None:
+    """Refuse groups that colluders could open, should as many meet in one as chance allows."""
+    try:
+        secure.terms(range(size), cohort=cohort, session=bytes(16), index=0, size=1, bits=8)
+    except InputError as error:
+        raise InputError(
+            f"of a round's {cohort} clients, up to {secure.colluding(size, cohort)} colluders may meet in a secure sum over "
+            f"{size}, and it cannot be planned: {error} With secure.colluders = {secure.colluders:g} and secure.survivors = "
+            f"{secure.survivors:g}, use larger groups, or raise secure.survivors."
+        ) from None
 
 
 def check_linear(algorithm: Algorithm, dim: int, *, secure: bool) -> None:

@@ -24,7 +24,7 @@ from sketchfed.protection.noise import NoisySteps
 from sketchfed.protection.settings import SecureSettings
 from sketchfed.protection.units import Unit
 from sketchfed.protection.work import ClientWork
-from sketchfed.secure import Terms, planned_terms
+from sketchfed.secure import Terms
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, expect_kind, tensor_named
 
@@ -102,17 +102,8 @@ class SecureSums(Protection):
         ]
 
     def _terms(self, session: bytes, index: int, clients: tuple[int, ...]) -> Terms:
-        return planned_terms(
-            session=session,
-            round=index,
-            clients=clients,
-            size=self.mechanism.size,
-            bits=self.mechanism.bits,
-            least=self.settings.least(len(clients)),
-            neighbours=self.settings.neighbours,
-            colluders=self.settings.colluders,
-            dropouts=round(1 - self.settings.survivors, 9),  # in floating point, 1 - 0.9 is slightly less than a tenth
-        )
+        shape = {"size": self.mechanism.size, "bits": self.mechanism.bits}
+        return self.settings.terms(clients, cohort=self.cohort_size, session=session, index=index, **shape)
 
     def agreed(self, proposed: Terms, seed: PublicSeed) -> Terms:
         """Return the proposed terms if the client computes the same ones from the public seed, else raise an error."""

@@ -1,11 +1,13 @@
 """The tables [privacy] and [secure] of a configuration."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sketchfed.errors import InputError
 from sketchfed.privacy import MECHANISMS, DiscreteGaussian, GaussianNoise
+from sketchfed.secure import Terms, planned_terms
 from sketchfed.secure.planning import most_met
 
 _ODDS = 2.0**-40
@@ -176,15 +178,41 @@ class SecureSettings:
 
     def group_sizes(self, cohort: int) -> list[int]:
         """The number of clients in each group of a round."""
-        count = self.groups or 1 if self.group_size is None else max(1, cohort // self.group_size)
-        count = min(count, cohort)
+        count = self._group_count(cohort)
         return [cohort // count + (place < cohort % count) for place in range(count)]
 
-    def honest(self, survivors: int, group: int, cohort: int) -> int:
-        """The number of survivors of a group that are guaranteed to keep their noise secret.
+    def least_opened(self, cohort: int) -> int:
+        """The least number of clients over which a sum of a round is opened: those that stay in its smallest group."""
+        return self.least(cohort // self._group_count(cohort))
 
-        Groups are drawn at random. More colluders than assumed meet in one with probability 2^-40 at most.
+    def _group_count(self, cohort: int) -> int:
+        count = self.groups or 1 if self.group_size is None else max(1, cohort // self.group_size)
+        return min(count, cohort)
+
+    def colluding(self, group: int, cohort: int) -> int:
+        """The largest number of colluders in a group.
+
+        Groups are drawn at random. More colluders than this meet in one with probability 2^-40 at most.
         """
         if group == cohort:
-            return max(1, survivors - math.floor(self.colluders * cohort + 1e-9))
-        return max(1, survivors - most_met(cohort, self.colluders, group, _ODDS, others=cohort))
+            return math.floor(self.colluders * cohort + 1e-9)
+        return most_met(cohort, self.colluders, group, _ODDS, others=cohort)
+
+    def honest(self, survivors: int, group: int, cohort: int) -> int:
+        """The number of survivors of a group that are guaranteed to keep their noise secret."""
+        return max(1, survivors - self.colluding(group, cohort))
+
+    def terms(self, clients: Sequence[int], *, cohort: int, session: bytes, index: int, size: int, bits: int) -> Terms:
+        """The terms of the sum of one group. They hold against all colluders that may meet in it."""
+        count = len(clients)
+        return planned_terms(
+            session=session,
+            round=index,
+            clients=clients,
+            size=size,
+            bits=bits,
+            least=self.least(count),
+            neighbours=self.neighbours,
+            colluders=min((self.colluding(count, cohort) + 1e-9) / count, 1 - 1e-9) if count < cohort else self.colluders,
+            dropouts=round(1 - self.survivors, 9),  # in floating point, 1 - 0.9 is slightly less than a tenth
+        )

@@ -5,9 +5,9 @@ check of Bonawitz et al. 2017 (Fig. 4). A function refuses, by `SecureSumError`,
 one sum of at least `terms.least` clients.
 
 Departs from the papers: a client that is still there at the end tells the seed of its own mask itself, beside the shares of
-others' secrets. It does so only after as many have signed the same list as could open that seed from shares, and it saves the
-server nearly all interpolation. What clients sign is bound to the keys of all clients, and the list of survivors must keep the
-ring together. `recover` is not in the papers either.
+others' secrets, which saves the server nearly all interpolation. What clients sign is bound to the keys of all clients, and the
+list of survivors must keep the ring together. On a ring, one committee signs that list for everybody (`Terms.committee`), where
+Bell et al. compare lists within neighbourhoods. `recover` is not in the papers either.
 """
 
 from collections.abc import Container, Mapping
@@ -64,7 +64,7 @@ def advertise(
         raise SecureSumError(
             f"client {client} is not among the {len(terms.clients):,} clients of these terms; it does not answer."
         )
-    own = secret.child("secure sum", int.from_bytes(terms.digest[:8], "little")).child("client", client)
+    own = secret.child(f"secure sum {terms.digest.hex()}").child("client", client)
     mask_key = next(field_elements(secret_bytes(own.child("mask key"), KEY)))
     seal_key = secret_bytes(own.child("seal key"), KEY)
     self_seed = next(field_elements(secret_bytes(own.child("self seed"), KEY)))
@@ -205,23 +205,26 @@ def consent(state: Masked, request: Packet) -> tuple[Consented, Packet]:
     return after, message(reply_kind("consent"), terms, state.identity.sign(consent_text(state.transcript, body)))
 
 
-def unmask(state: Consented, request: Packet) -> tuple[Told, Packet]:
+def unmask(state: Consented, request: Packet, directory: Mapping[int, bytes]) -> tuple[Told, Packet]:
     """Tell the own seed and a share of one secret of each neighbour: of its seed if it is on the list, else of its mask key.
 
-    Only if, with this client, `threshold` of the neighbourhood have signed the list that it signed itself.
+    Only if `threshold` members of the committee have signed the list that this client signed itself. A member counts itself.
+    Two lists never get that many signatures, so all who help to open the sum were shown the same list. `directory` holds the
+    public identities of the committee.
     """
-    terms = _at(state, Consented)
-    neighbours = terms.neighbours_of(state.client)
-    signatures = taken_apart(body_of(request, request_kind("unmask"), terms), neighbours, SIGNATURE)
+    terms, client = _at(state, Consented), state.client
+    neighbours, witnesses = terms.neighbours_of(client), terms.witnesses_of(client)
+    signatures = taken_apart(body_of(request, request_kind("unmask"), terms), witnesses, SIGNATURE)
     listed = set(flagged(state.survivors, terms.clients))
-    text, agreeing = consent_text(state.transcript, state.survivors), 1
-    for peer, signature in signatures.items():
-        if agreeing < terms.threshold and peer in listed and peer in state.peers:
-            agreeing += is_signed(text, signature, state.peers[peer].identity)
+    text, agreeing = consent_text(state.transcript, state.survivors), int(client in terms.committee)
+    for member, signature in signatures.items():
+        if agreeing < terms.threshold and member in listed and member in directory:
+            agreeing += is_signed(text, signature, directory[member])
     if agreeing < terms.threshold:
         raise SecureSumError(
-            f"{agreeing} of the neighbourhood, this client included, signed the list of survivors that it was shown; "
-            f"{terms.threshold} must. Others were shown another list, or too few are left; it does not help to open the sum."
+            f"{agreeing} of the committee of {len(terms.committee)} clients signed the list of survivors that this client was "
+            f"shown; {terms.threshold} must. Others were shown another list, or too few are left; it does not help to open the "
+            "sum."
         )
     shares = {peer: held.seed_share if peer in listed else held.mask_share for peer, held in state.held.items()}
     after = Told(
@@ -238,9 +241,9 @@ def unmask(state: Consented, request: Packet) -> tuple[Told, Packet]:
 def recover(state: Told, request: Packet) -> tuple[Done, Packet]:
     """Tell the keys of the masks with neighbours that dealt wrongly, so that the sum can do without them.
 
-    The request convicts such a neighbour by its own signature (`dealing.Accusation`); then nobody owes it anything. In a
-    complete graph, a neighbour that is not on the list of survivors needs no conviction: all who open the sum have signed that
-    one list, so its own seed stays secret, and its values with it.
+    The request convicts such a neighbour by its own signature (`dealing.Accusation`); then nobody owes it anything. A neighbour
+    that is not on the list of survivors needs no conviction: all who open the sum hold that one list, so nobody tells its
+    seed, and its values stay secret.
     """
     terms = _at(state, Told)
     neighbours = terms.neighbours_of(state.client)
@@ -249,7 +252,7 @@ def recover(state: Told, request: Packet) -> tuple[Done, Packet]:
     for peer, accusation in accused.items():
         if peer not in state.peers:
             raise SecureSumError(f"client {peer} is accused, but it never dealt shares to this client.")
-        if terms.complete and peer not in listed:
+        if peer not in listed:
             continue
         own = state.peers[peer]
         if accusation is None or not accusation.convicts(

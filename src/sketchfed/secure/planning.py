@@ -10,7 +10,7 @@ from sketchfed.secure.graph import check_degree
 from sketchfed.secure.terms import Terms
 
 _COMPLETE = 32
-"""Up to this many clients the graph is complete. It costs little, and a sum then does without a wrong dealer at once."""
+"""Up to this many clients the graph is complete. It costs little, and leaves nothing to chance."""
 
 
 class Neighbourhood(NamedTuple):
@@ -85,8 +85,10 @@ def planned_neighbourhood(
     Of n clients let γn collude and δn drop out, at places that do not depend on the random graph. A threshold t must satisfy,
     for every client, with c colluders and d dropouts among its k neighbours,
 
-    - 2t > k + 1 + c, or a lying server opens both secrets of it (`Terms`): fails with probability `insecure` at most;
-    - k − d ≥ t, or its secret cannot be opened if it drops out: fails with probability `incorrect` at most;
+    - 2t > k + 1 + c, and so for the c colluders of the committee, or a lying server gets two lists of survivors signed
+      (`Terms`): fails with probability `insecure` at most, for each;
+    - k − d ≥ t, or its secret cannot be opened if it drops out, and k + 1 − d ≥ t for the d dropouts of the committee: fails
+      with probability `incorrect` at most, for each;
     - of any k/2 clients in a row, more than collude must stay, or the ring falls apart and the server gets sums of its parts.
       `spread` is one more than collude there, except with probability `insecure`; that many stay, except with `incorrect`.
 
@@ -137,8 +139,14 @@ class _Assumed(NamedTuple):
         most_gone = most_met(self.clients, self.dropouts, k // 2, self.incorrect / self.clients, others=self.clients)
         if self.spread(k) + most_gone > k // 2:
             return range(0)
-        bad = most_met(self.clients, self.colluders, k, self.insecure / self.clients)
-        gone = most_met(self.clients, self.dropouts, k, self.incorrect / self.clients)
+        bad = max(
+            most_met(self.clients, self.colluders, k, self.insecure / self.clients),
+            most_met(self.clients, self.colluders, k + 1, self.insecure, others=self.clients),
+        )
+        gone = max(
+            most_met(self.clients, self.dropouts, k, self.incorrect / self.clients),
+            most_met(self.clients, self.dropouts, k + 1, self.incorrect, others=self.clients) - 1,
+        )
         return range((k + 1 + bad) // 2 + 1, k - gone + 1)
 
     def spread(self, k: int) -> int:

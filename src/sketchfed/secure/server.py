@@ -183,12 +183,10 @@ class SecureServer:
         return {client: request for client in self._values if client not in lonely}
 
     def _leave_unopened(self) -> None:
-        """Leave clients out whose shares hardly anybody could open, as long as the masks with them can be told one by one.
+        """Leave clients out whose shares hardly anybody could open: the others tell their masks with them one by one.
 
-        If such a client fell silent at the end, its seed would be lost, and the sum with it.
+        If such a client stayed in the sum and fell silent at the end, its seed would be lost, and the sum with it.
         """
-        if not self.terms.complete:
-            return
         holders = {dealer: sum(dealer in opened for opened in self._opened.values()) for dealer in self._values}
         for dealer, count in holders.items():
             if count < self.terms.threshold and len(self._values) > self.terms.threshold:
@@ -205,24 +203,27 @@ class SecureServer:
         self._consents[client] = body
 
     def _ask_unmask(self) -> dict[int, bytes]:
-        """Ask those who can see enough signatures, if their answers can suffice."""
-        enough = self.terms.threshold - 1
-        near = {client: self._near(client, self._consents) for client in self._consents}
-        able = {client for client, (_, signed) in near.items() if len(signed) >= enough}
-        self._leave_out(near.keys() - able, "consent", "too few of its neighbours signed the list.")
-        for client in self._to_open(told=able):
-            holders = self._count_near(client, able)
+        """Pass on enough signatures of the committee, if the answers can suffice."""
+        signed = {member: self._consents[member] for member in self.terms.committee if member in self._consents}
+        if len(signed) < self.terms.threshold:
+            raise SecureSumError(
+                f"{len(signed)} of the committee of {len(self.terms.committee)} clients signed the list of survivors, and "
+                f"{self.terms.threshold} are needed. The sum is abandoned and nothing was revealed; {self._advice}"
+            )
+        for client in self._to_open(told=self._consents):
+            holders = self._count_near(client, self._consents.keys())
             if holders < self.terms.threshold:
                 raise SecureSumError(
                     f"a secret of client {client}, which left, could not be opened: {holders} of its neighbours are left and "
                     f"{self.terms.threshold} are needed. The sum is abandoned and nothing was revealed; {self._advice}"
                 )
-        if not able:
-            raise SecureSumError(f"nobody is left who could open the sum. It is abandoned; {self._advice}")
-        return {
-            client: self._request("unmask", laid_out(near[client][0], dict(list(near[client][1].items())[:enough])))
-            for client in sorted(able)
-        }
+        return {client: self._request("unmask", self._signatures_for(client, signed)) for client in sorted(self._consents)}
+
+    def _signatures_for(self, client: int, signed: Mapping[int, bytes]) -> bytes:
+        """The signatures that a client needs beside its own, and no more."""
+        others = [member for member in signed if member != client]
+        enough = others[: self.terms.threshold - (client in signed)]
+        return laid_out(self.terms.witnesses_of(client), {member: signed[member] for member in enough})
 
     # unmask ----------------------------------------------------------------------------------------------------------
 
@@ -251,7 +252,7 @@ class SecureServer:
 
     def _ask_recover(self, why: Mapping[int, str]) -> dict[int, bytes]:
         for client, accusation in self._wrong.items():
-            if accusation is None and not (self.terms.complete and client not in self._values):
+            if accusation is None and client in self._values:
                 raise SecureSumError(
                     f"a secret of client {client}, which left, cannot be opened: {why[client]} The sum is abandoned; ask again "
                     f"without client {client}, or plan for more dropouts."

@@ -2,10 +2,10 @@
 
 from collections.abc import Container, Mapping
 
-import msgspec
 from torch import Tensor
 
 from sketchfed.errors import InputError, SecureSumError
+from sketchfed.secure import kept
 from sketchfed.secure.client import advertise, consent, mask, recover, share, unmask
 from sketchfed.secure.keys import Identity
 from sketchfed.secure.messages import BOUND, Stage, request_kind
@@ -21,13 +21,6 @@ _NEXT: dict[type[SumState], Stage] = {
     Consented: "unmask",
     Told: "recover",
 }
-_KINDS: dict[str, type[SumState]] = {kind.__name__: kind for kind in (Joined, Shared, Masked, Consented, Told, Done)}
-
-
-class _Kept(msgspec.Struct, forbid_unknown_fields=True):
-    kind: str
-    state: msgspec.Raw
-    directory: dict[int, bytes]
 
 
 class SecureClient:
@@ -39,7 +32,8 @@ class SecureClient:
 
     def __init__(self, state: SumState, directory: Mapping[int, bytes]) -> None:
         self.state = state
-        self._directory = {peer: directory[peer] for peer in state.terms.neighbours_of(state.client) if peer in directory}
+        others = {*state.terms.neighbours_of(state.client), *state.terms.witnesses_of(state.client)}
+        self._directory = {peer: directory[peer] for peer in sorted(others) if peer in directory}
 
     @classmethod
     def join(
@@ -58,20 +52,12 @@ class SecureClient:
 
     def to_bytes(self) -> bytes:
         """All of it, private keys included: for a client whose process ends between two stages, and for nobody else."""
-        state = msgspec.Raw(msgspec.msgpack.encode(self.state))
-        return msgspec.msgpack.encode(_Kept(kind=type(self.state).__name__, state=state, directory=self._directory))
+        return kept.to_bytes(self.state, self._directory)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "SecureClient":
-        """The client that `to_bytes` kept."""
-        try:
-            kept = msgspec.msgpack.decode(data, type=_Kept)
-            state = msgspec.msgpack.decode(kept.state, type=_KINDS[kept.kind])
-            return cls(state, kept.directory)
-        except (msgspec.DecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise SecureSumError(
-                f"what was kept of this secure sum cannot be read: {error}. The client joins the next one."
-            ) from None
+        """The client that `to_bytes` kept; `SecureSumError` if the bytes are damaged or of another version."""
+        return cls(*kept.from_bytes(data))
 
     @property
     def name(self) -> bytes:
@@ -106,7 +92,7 @@ class SecureClient:
             case Masked() as masked:
                 return consent(masked, request)
             case Consented() as consented:
-                return unmask(consented, request)
+                return unmask(consented, request, self._directory)
             case Told() as told:
                 return recover(told, request)
         raise SecureSumError(f"client {self.state.client} has finished.")

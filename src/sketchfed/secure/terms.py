@@ -19,7 +19,7 @@ KIND = "secure.keys"
 _FORM = struct.Struct("<B16sQQBIIII")
 VERSION = 2
 """Of the protocol. Version 1 bound nothing to the keys that clients had seen."""
-_MOST_ID, _MOST_ROUND, _MOST_SIZE = 2**62, 2**63, 2**40
+_MOST_ID, _MOST_ROUND, _MOST_SIZE, _MOST_CLIENTS = 2**62, 2**63, 2**31 - 1, 10**6
 
 
 class Gap(NamedTuple):
@@ -38,9 +38,10 @@ class Terms:
     `neighbours` others (k); any `threshold` of its neighbourhood of k + 1, itself included, can open one of them. The sum is
     abandoned rather than opened if fewer than `least` clients are in it.
 
-    A threshold must be above half of the neighbourhood. A server that lies, with c of a client's neighbours in league, cannot
-    get both secrets of that client as long as 2·threshold > k + 1 + c (the condition of Bonawitz et al. 2017, Thm 6.5, where
-    the graph is complete and k + 1 is all clients).
+    A threshold must be above half of the neighbourhood. `threshold` members of the `committee` of k + 1 clients must sign the
+    list of survivors before anybody helps to open the sum. A server that lies, with c members in league, does not get two lists
+    signed as long as 2·threshold > k + 1 + c (the condition of Bonawitz et al. 2017, Thm 6.5, where the graph is complete and
+    k + 1 is all clients).
     """
 
     session: bytes
@@ -108,6 +109,11 @@ class Terms:
         gaps = packet.arrays.get("clients")
         if not isinstance(gaps, Bits) or gaps.signed or len(gaps.shape) != 1:
             raise WireError(f"packet '{packet.kind}' should carry an array 'clients' of packed integers: the gaps between ids.")
+        if gaps.shape[0] > _MOST_CLIENTS:
+            raise SecureSumError(
+                f"a secure sum is over at most {_MOST_CLIENTS:,} clients, the server proposes {gaps.shape[0]:,}. This client "
+                "does not take part; split the clients into groups."
+            )
         return _read(fixed, gaps.packed, gaps.shape[0], gaps.bits)
 
     def demand(self, **expected: object) -> "Terms":
@@ -141,6 +147,19 @@ class Terms:
                 else ring_neighbours(self._ring, self._place[client], self.neighbours)
             )
         return self._found[client]
+
+    @cached_property
+    def committee(self) -> tuple[int, ...]:
+        """The clients whose signatures settle who is in the sum: all in a complete graph, the first k + 1 on a ring.
+
+        One committee for all clients leaves no room for two lists. If neighbourhoods compared lists only among themselves, a
+        lying server could show different lists to distant parts of a ring.
+        """
+        return tuple(sorted(self._ring[: self.neighbours + 1]))
+
+    def witnesses_of(self, client: int) -> tuple[int, ...]:
+        """The members of the committee other than this client, ascending."""
+        return tuple(member for member in self.committee if member != client)
 
     def gap(self, survivors: Iterable[int]) -> "Gap | None":
         """Where the ring might fall apart with these survivors; None if it holds together.
@@ -198,6 +217,8 @@ def _check_clients(clients: Sequence[int]) -> None:
         raise InputError(
             f"a secure sum is over a tuple of at least two client numbers, got {_shown(clients)}. A sum of one hides nothing."
         )
+    if len(clients) > _MOST_CLIENTS:
+        raise InputError(f"a secure sum is over at most {_MOST_CLIENTS:,} clients, got {len(clients):,}. Set secure.groups.")
     if clients[0] < 0 or clients[-1] >= _MOST_ID or any(a >= b for a, b in pairwise(clients)):
         raise InputError(f"client numbers are ascending, each once, from 0 to 2^62 - 1, got {_shown(clients)}. Sort them.")
 

@@ -43,6 +43,8 @@ PLACES = {
     "data": {"data": {"name": "evil:thing"}},
     "partition": {"data": {"partition": "evil:thing"}},
     "algorithm": {"algorithm": {"name": "evil:thing"}},
+    "combine rule": {"algorithm": {"name": "fedavg", "combine": "evil:thing"}},
+    "option of a combine rule": {"algorithm": {"name": "fedavg", "combine": "krum"}, "combine": {"attackers": "evil:thing"}},
     "codec": {"codec": {"name": "evil:thing"}},
     "sketch": {"algorithm": {"name": "iterative"}, "sketch": {"name": "evil:thing"}},
     "sketch inside a codec": {"codec": {"name": "rand_proj_spatial", "family": "evil:thing"}},
@@ -338,3 +340,22 @@ def test_a_node_that_is_killed_around_its_answer_masks_one_value(point):
     first, second = masked(0.0), masked(0.0)
     assert first == second
     assert first.status == ("done" if point == "after" else "refused")
+
+
+@pytest.mark.parametrize("index", [3, 4, 10**6, 2**61])
+def test_a_node_does_no_work_for_a_round_after_the_last(index, monkeypatch):
+    """The run has three rounds. A server that goes on gets more cohorts to choose from."""
+    engine = agreed(grid(), algorithm={"name": "fedavg"}, privacy=NOISE)
+    assert len(engine.ask(dict.fromkeys(range(3), snapshot(0.0, 2)))) == 3
+    monkeypatch.setattr("sketchfed.flower.source.NodeSource._load", lambda *_: pytest.fail("the data was loaded"))
+    assert engine.ask(dict.fromkeys(range(3), snapshot(0.0, index))) == {}
+    assert "the run has 3 rounds" in engine.complaints[0]
+
+
+@pytest.mark.parametrize("index", [3, 10**6])
+def test_a_node_joins_no_sum_of_a_round_after_the_last(index):
+    engine = agreed(grid(), algorithm={"name": "fedavg"}, **SUMS)
+    last, beyond = Sum(engine, index=2), Sum(engine, index=index)
+    assert len(engine.ask(dict.fromkeys(range(3), pack(last.terms.packet)), "keys")) == 3
+    assert engine.ask(dict.fromkeys(range(3), pack(beyond.terms.packet)), "keys") == {}
+    assert "the run has 3 rounds" in engine.complaints[0]

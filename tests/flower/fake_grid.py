@@ -112,7 +112,7 @@ def together(grid: Any, config: Config, members: list[Member], session: bytes) -
     """The configuration with what server and clients drew together, and what they revealed. Nothing if nothing is hidden."""
     if not must_draw(config):
         return config, ()
-    both = drawn(grid, members, session=session)
+    both = drawn(grid, members, config, session=session)
     return replace(config, joint=both.joint(session)), both.nonces
 
 

@@ -1,18 +1,21 @@
 """What a policy file says, and what it refuses."""
 
 import re
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 import command_line
+from sketchfed.config import load_config
 from sketchfed.errors import InputError, SketchfedError
 from sketchfed.models import MODELS
 from sketchfed.nodes.policy import KEYS, PARTS, Policy, dataset_name
-from sketchfed.nodes.rules import Offer, check, verdicts
+from sketchfed.nodes.rules import REGISTRIES, Offer, check, check_built
 from sketchfed.nodes.sizes import parameters_of
 from sketchfed.nodes.template import allowing, commented
+from sketchfed.parts import Registry
 
 NOISE = {"epsilon": 3.0, "delta": 1e-5, "noise_multiplier": 2.0}
 RUN = {"algorithm": {"name": "iterative", "participation": 0.5}, "privacy": NOISE, "secure": {}, "model": {"name": "mlp"}}
@@ -44,6 +47,7 @@ RULES = {
     '[allow]\ncodecs = ["dense"]': ("allow.codecs", {"codec": {"name": "eden"}}),
     '[allow]\ndata = ["mnist"]': ("allow.data", {"data": {"name": "digits"}}),
     "[allow]\npartitions = []": ("allow.partitions", {"data": {"partition": "iid"}}),
+    '[allow]\ncombine_rules = ["mean"]': ("allow.combine_rules", {"algorithm": {"combine": "median"}}),
     "[demand]\nsecure = true": ("demand.secure", {"secure": {"aggregation": False}}),
     "[demand]\nepsilon = 2": ("demand.epsilon", {}),
     "[demand]\nepsilon = 4": ("demand.epsilon", {"privacy": {"noise_multiplier": 1.0}}),
@@ -81,10 +85,36 @@ def test_a_sum_is_opened_over_at_least_the_cohort(tmp_path):
     assert "opened over 7 clients" in refusal(chosen, secure={"survivors": 0.7})
 
 
+@pytest.mark.parametrize("split", [{"groups": 3}, {"group_size": 3}, {"groups": 10**12}], ids=str)
+def test_each_sum_of_a_round_in_groups_is_opened_over_at_least_the_cohort(tmp_path, split):
+    """A group of 3 out of 10 clients is opened over 3, however many clients the round has."""
+    chosen = policy(tmp_path, "[demand]\ncohort = 4")
+    assert refusal(chosen, secure={"survivors": 0.8}) == ""
+    assert "policy.toml:2: demand.cohort" in refusal(chosen, secure={"survivors": 0.8, **split})
+
+
+def test_the_smallest_group_counts(tmp_path):
+    """10 clients in 3 groups are 4, 3 and 3."""
+    assert "opened over 3 clients" in refusal(policy(tmp_path, "[demand]\ncohort = 4"), secure={"survivors": 1.0, "groups": 3})
+    assert refusal(policy(tmp_path, "[demand]\ncohort = 3"), secure={"survivors": 1.0, "groups": 3}) == ""
+
+
+@pytest.mark.parametrize(
+    "settings", [{"secure": {"clip": 1.0, "group_size": 3}}, {"algorithm": {"participation": 0.2}}], ids=str
+)
+def test_what_was_built_is_checked_for_its_cohort_once_more(tmp_path, settings):
+    built = load_config(settings).completed(dim=43, sizes=[10] * 20).protection(dim=43, sizes=[10] * 20)
+    check_built(policy(tmp_path, "[demand]\ncohort = 3"), built, "data")
+    with pytest.raises(InputError, match=r"policy\.toml:2: demand\.cohort = 5"):
+        check_built(policy(tmp_path, "[demand]\ncohort = 5"), built, "data")
+
+
 def test_entry_points_count_only_where_they_are_listed(tmp_path):
     for name in ("of_a_package", "package.module:Thing"):
         assert "allow.codecs" in refusal(Policy.load(), codec={"name": name})
         assert refusal(policy(tmp_path, f'[allow]\ncodecs = ["{name}"]'), codec={"name": name}) == ""
+        assert "allow.combine_rules" in refusal(Policy.load(), algorithm={"combine": name})
+        assert refusal(policy(tmp_path, f'[allow]\ncombine_rules = ["{name}"]'), algorithm={"combine": name}) == ""
 
 
 @pytest.mark.parametrize("table", ["algorithm", "model", "sketch", "codec", "subspace", "privacy", "secure"])
@@ -196,17 +226,28 @@ def test_the_commented_policy_is_the_default_and_its_lines_are_valid(tmp_path):
 
 
 def test_a_rehearsal_allows_what_its_own_configurations_name(tmp_path):
-    named = {"data": {"name": "mine:load"}, "codec": {"name": "fold"}, "model": {"name": "mlp"}}
+    named = {
+        "data": {"name": "mine:load"},
+        "codec": {"name": "fold"},
+        "model": {"name": "mlp"},
+        "algorithm": {"combine": "best"},
+    }
     chosen = policy(tmp_path, allowing([named, named]))
     assert chosen["allow.data"] == ["built-in", "mine:load"]
     assert chosen["allow.codecs"] == ["built-in", "fold"]
+    assert chosen["allow.combine_rules"] == ["built-in", "best"]
     assert refusal(chosen, **named) == ""
 
 
 def test_all_kinds_of_parts_are_on_some_list():
-    said = " ".join(verdict.rule.key for verdict in verdicts(Policy.load(), Offer(tables=RUN)))
-    assert "allow.models" in said
-    assert len(PARTS) == 9
+    """All registries that the modules of a configuration know, but for engines, of which a server says nothing."""
+    load_config({})
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "sketchfed"]
+    found = {each.group: each for module in modules for each in vars(module).values() if isinstance(each, Registry)}
+    not_named_in_runs = {"sketchfed.engines", "sketchfed.attacks", "sketchfed.knowledge"}
+    listed = {registry.group for registry in REGISTRIES.values()}
+    assert listed == {group for group in found if group.startswith("sketchfed.")} - not_named_in_runs
+    assert set(REGISTRIES) == set(PARTS)
 
 
 def test_the_command_line_writes_a_policy_and_says_what_it_thinks_of_a_run(tmp_path, monkeypatch, capsys):

@@ -73,7 +73,7 @@ class Agreement:
 
     @property
     def hides(self) -> bool:
-        """Whether anything is to be hidden from the server."""
+        """Whether the run hides anything from the server."""
         return self.config.privacy is not None or self.config.secure is not None
 
     @property

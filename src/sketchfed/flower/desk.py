@@ -10,8 +10,9 @@ from secrets import token_bytes, token_hex
 from flwr.supercore.utils import get_flwr_home
 
 from sketchfed.errors import InputError, SecureSumError, StorageError, WireError
+from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.messages import Request
-from sketchfed.nodes.drawing import COMMITMENT, NONCE, Committed, Drawn, read_roll
+from sketchfed.nodes.drawing import NONCE, Committed, Drawn, Opening, read_roll, settled
 from sketchfed.nodes.policy import Policy, dataset_name
 from sketchfed.nodes.spending import Limit, Release, turn_of
 from sketchfed.nodes.store import NodeStore
@@ -50,35 +51,39 @@ class Desk:
             self._store = NodeStore(self._home / STORE)
         return self._store
 
-    def committed(self, request: Request) -> bytes:
-        """Commit this client in the joint draw of a run. It answers one commitment of the server, and no second one."""
-        if len(request.payload) != COMMITMENT:
-            raise WireError(f"a server commits to a draw by {COMMITMENT} bytes, {len(request.payload):,} arrived.")
-        nonce = self.store.commit(self.who, request.session, request.payload, token_bytes(NONCE))
-        return Committed.by(self.identity, request.session, request.payload, nonce).to_bytes()
+    def committed(self, request: Request, opening: Opening) -> bytes:
+        """Commit this client in the joint draw of a run. It answers one opening of the server, and no second one."""
+        nonce = self.store.commit(self.who, request.session, opening.to_bytes(), token_bytes(NONCE))
+        return Committed.by(self.identity, request.session, opening, nonce).to_bytes()
 
     def revealed(self, request: Request) -> bytes:
         """Reveal what this client committed to, if everybody committed, itself among them."""
-        server = self.store.server_commitment(self.who, request.session)
-        roll = read_roll(request.payload, request.session, server)
+        opening = Opening.from_bytes(self.store.opening(self.who, request.session))
+        roll = read_roll(request.payload, request.session, opening)
         if sum(each.identity == self.who for each in roll) != 1:
             raise WireError("this client is not on the roll of those who draw, so it reveals nothing.")
         return self.store.reveal(self.who, request.session, request.payload)
 
-    def check_draw(self, request: Request, joint: str, nonces: tuple[bytes, ...], identities: tuple[bytes, ...]) -> None:
+    def check_draw(self, request: Request, agreement: Agreement) -> None:
         """Refuse a run whose cohorts do not follow from what this client drew together with the others."""
+        identities = agreement.identities
         found = self.store.draw(self.who, request.session)
         if found is None:
             raise InputError(
                 "this run hides updates, but this client had no part in drawing its randomness: the server could choose who is "
                 "in a sum with it."
             )
-        server, own, packed = found
-        roll = read_roll(packed, request.session, server)
+        opening, own, packed = Opening.from_bytes(found[0]), found[1], found[2]
+        if settled(agreement.config.to_tables()) != opening.settled:
+            raise InputError(
+                "the run's settings are not those for which its randomness was drawn, so the server chose them when it knew "
+                "the cohorts. Draw again, under another session."
+            )
+        roll = read_roll(packed, request.session, opening)
         if identities and identities != tuple(each.identity for each in roll):
             raise InputError("the clients of the run are not those that drew its randomness. They are fixed for a run.")
-        drawn = Drawn(nonces).check(request.session, server, roll, own=own, client=request.client)
-        if drawn.joint(request.session) != joint:
+        drawn = Drawn(agreement.nonces).check(request.session, opening.commitment, roll, own=own, client=request.client)
+        if drawn.joint(request.session) != agreement.config.joint:
             raise InputError("the run's seed is not what the server and its clients drew, so the server chose it.")
 
     def close(self) -> None:

@@ -7,10 +7,10 @@ from flwr.serverapp import Grid
 
 from sketchfed.config import Config
 from sketchfed.errors import InputError
-from sketchfed.flower.enrolment import Member
+from sketchfed.flower.enrolment import Member, offered
 from sketchfed.flower.messages import NEVER, Request
 from sketchfed.flower.post import exchanged
-from sketchfed.nodes.drawing import NONCE, SERVER, Drawn, commitment, read_roll
+from sketchfed.nodes.drawing import NONCE, SERVER, Drawn, Opening, commitment, read_roll, settled
 
 _SECONDS = 60.0
 
@@ -20,13 +20,16 @@ def must_draw(config: Config) -> bool:
     return config.privacy is not None or config.secure is not None
 
 
-def drawn(grid: Grid, members: Sequence[Member], *, session: bytes) -> Drawn:
-    """Draw randomness together with all clients. If one of them does not answer, there is none, and the run cannot begin."""
+def drawn(grid: Grid, members: Sequence[Member], config: Config, *, session: bytes) -> Drawn:
+    """Draw randomness for a run with these settings, together with all clients.
+
+    If one of them does not answer, there is none, and the run cannot begin.
+    """
     nonce = token_bytes(NONCE)
-    server = commitment(session, SERVER, nonce)
-    said = _asked(grid, members, session, "commit", server)
+    opening = Opening(commitment(session, SERVER, nonce), settled(config.to_tables()))
+    said = _asked(grid, members, session, "commit", opening.commitment + offered(config))
     roll = b"".join(said)
-    committed = read_roll(roll, session, server)
+    committed = read_roll(roll, session, opening)
     for client, (member, own) in enumerate(zip(members, committed, strict=True)):
         if own.identity != member.identity:
             raise InputError(f"client {client} commits under another identity than it joined with. Start the run again.")

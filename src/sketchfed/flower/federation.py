@@ -63,7 +63,7 @@ class Federation(Host):
             if kept is not None:
                 self._drawn = Drawn(kept.nonces)
             else:
-                self._drawn = drawn(grid, members, session=self.session) if must_draw(config) else Drawn(())
+                self._drawn = drawn(grid, members, config, session=self.session) if must_draw(config) else Drawn(())
             self._series = series
             self.engine = FlowerEngine(
                 grid, session=self.session, members=members, deadline=config.engine.deadline, on_traffic=self._traffic

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from flwr.app import Context, Message
 
@@ -23,6 +24,7 @@ from sketchfed.flower.messages import Reply, Request
 from sketchfed.flower.source import Work, WorkSource
 from sketchfed.flower.state import ClientState, Kept
 from sketchfed.flower.sums import SumDesk
+from sketchfed.nodes.drawing import COMMITMENT, Opening, settled
 from sketchfed.nodes.policy import tables_of
 from sketchfed.nodes.rules import Offer, check, check_built
 from sketchfed.nodes.store import TRAIN, Key
@@ -74,8 +76,9 @@ class Node:
         if request.stage == "hello":
             return Reply.to(request, self._hello())
         if request.stage == "commit":
-            return Reply.to(request, self._desk.committed(request))
+            return Reply.to(request, self._commit())
         if request.stage == "reveal":
+            self._desk.policy.rules["limits.enrolments"]  # a policy that cannot be read refuses everything
             return Reply.to(request, self._desk.revealed(request))
         agreement = self._agreement()
         if agreement is None:
@@ -93,7 +96,7 @@ class Node:
         return replace(reply, metrics=json.dumps(self._source.metrics))
 
     def _hello(self) -> bytes:
-        self._check_offer()
+        self._check_offer(self._request.payload)
         said = self._source.hello(self._request.payload)
         partition, identity = self._context.node_config.get("partition-id"), self._desk.identity
         about = {
@@ -106,10 +109,15 @@ class Node:
         }
         return json.dumps(about).encode()
 
-    def _check_offer(self) -> None:
-        """Refuse what the policy refuses before anything of it is looked up, and count who asks."""
+    def _commit(self) -> bytes:
+        """Commit to a part of the run's randomness. The offer comes again: who draws is checked and counted like who joins."""
+        server, offer = self._request.payload[:COMMITMENT], self._request.payload[COMMITMENT:]
+        return self._desk.committed(self._request, Opening(server, settled(self._check_offer(offer))))
+
+    def _check_offer(self, offer: bytes) -> dict[str, Any]:
+        """The tables of an offer. Refuse what the policy refuses before anything of it is looked up, and count who asks."""
         try:
-            tables = tables_of(json.loads(self._request.payload))
+            tables = tables_of(json.loads(offer))
         except (ValueError, RecursionError) as error:
             raise WireError(f"an offer is tables in JSON, this one is not: {error}.") from None
         clients = tables["data"].get("clients") if isinstance(tables.get("data"), dict) else None
@@ -118,6 +126,7 @@ class Node:
         counted = clients if type(clients) is int else None
         check(self._desk.policy, Offer(tables=tables, data=self._desk.data, clients=counted))
         self._enrol()
+        return tables
 
     def _enrol(self) -> None:
         rule = self._desk.policy.rules["limits.enrolments"]
@@ -136,7 +145,7 @@ class Node:
         if not 0 <= client < len(agreement.sizes):
             raise WireError(f"the run has {len(agreement.sizes):,} clients, and this one is asked as client {client}.")
         if agreement.hides:
-            self._desk.check_draw(self._request, agreement.config.joint, agreement.nonces, agreement.identities)
+            self._desk.check_draw(self._request, agreement)
         self._desk.store.pin(self._desk.who, self._request.session, agreement.digest, client, hides=agreement.hides)
         if told:
             self._enrol()
@@ -192,6 +201,7 @@ class Node:
             replica = participant.receive(kept.replica, self._request.payload)
         except BehindError as error:
             return error.reply, None
+        work.check_round(replica.round)
         self._check_chosen(work, replica.round)
         if release := self._desk.release(participant.protection, self._request, replica.round, participant.seed):
             with self._desk.store.transaction() as rows:

@@ -39,6 +39,12 @@ class Work(NamedTuple):
     start: Replica | None
     """The replica before round 0, where everybody can rebuild it."""
 
+    def check_round(self, index: int) -> None:
+        """Refuse to work for a round after the run's last."""
+        rounds = self.participant.algorithm.rounds
+        if index >= rounds:
+            raise WireError(f"the run has {rounds:,} rounds, and the server asks for round {index + 1:,}. Begin another run.")
+
 
 class WorkSource(ABC):
     """Where a client's work comes from, for the time of one message."""

@@ -117,7 +117,7 @@ class Sketched(Strategy):
             algorithm=replace(self.config.algorithm, rounds=rounds, participation=share),
         )
         members = enrolled(grid, config, session=session, clients=clients, wait=self._wait)
-        both = drawn(grid, members, session=session) if must_draw(config) else Drawn(())
+        both = drawn(grid, members, config, session=session) if must_draw(config) else Drawn(())
         if both.nonces:
             config = replace(config, joint=both.joint(session))
         self._engine = engine = FlowerEngine(grid, session=session, members=members, deadline=timeout)

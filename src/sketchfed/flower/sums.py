@@ -13,7 +13,7 @@ from sketchfed.flower.state import ClientState, Kept
 from sketchfed.nodes.spending import Release
 from sketchfed.nodes.store import Key
 from sketchfed.rounds.participant import BehindError, parted
-from sketchfed.secure import SecureClient, request_kind, sum_of
+from sketchfed.secure import SecureClient, Terms, request_kind, sum_of
 from sketchfed.wire import Packet, pack, unpack
 
 log = logging.getLogger("sketchfed")
@@ -59,6 +59,7 @@ class SumDesk:
     def _joined(self, data: bytes, packet: Packet, agreement: Agreement, work: Work) -> bytes:
         """Join a sum, if this client's budget lasts for it."""
         request, desk, directory = self._request, self._desk, agreement.directory
+        work.check_round(Terms.from_packet(packet).round)
         if directory.get(request.client) != desk.who:
             raise SecureSumError("the run's directory has another identity for this client than it has: it changed its key.")
         desk.check_directory(directory, request.session)

@@ -2,11 +2,15 @@
 
 Everybody commits to 32 random bytes, and reveals them only after all commitments are known. The server commits first. The hash
 of all of them is as random as the bytes of any one honest party: who reveals last can only spoil the draw, not steer it.
+
+The settings that decide who sits where are fixed together with the server's commitment. So nobody chooses them after the draw.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any, NamedTuple
 
 from sketchfed.errors import InputError, WireError
 from sketchfed.secure import Identity
@@ -23,6 +27,40 @@ def commitment(session: bytes, owner: bytes, nonce: bytes) -> bytes:
     return sha256(b"sketchfed draw" + session + len(owner).to_bytes(1, "little") + owner + nonce).digest()
 
 
+_OF_ROUNDS = ("name", "rounds", "participation")
+_FILLED_IN = ("noise_multiplier", "adjacency")
+"""Keys of [privacy] that follow from the others if they are absent, some of them from the cohorts that were drawn."""
+
+
+def settled(tables: Mapping[str, Any]) -> bytes:
+    """A digest of the settings that must not change after the draw.
+
+    They decide who takes part in which round, in which group, and what is added to a sum. The policy has checked the tables.
+    """
+    algorithm, privacy = tables.get("algorithm") or {}, tables.get("privacy")
+    fixed = {
+        "algorithm": {key: algorithm.get(key) for key in _OF_ROUNDS},
+        "privacy": privacy and {key: value for key, value in privacy.items() if key not in _FILLED_IN},
+        "secure": tables.get("secure"),
+    }
+    return sha256(json.dumps(fixed, sort_keys=True).encode()).digest()
+
+
+class Opening(NamedTuple):
+    """With what a server opens a draw."""
+
+    commitment: bytes
+    settled: bytes
+    """The digest of the settings for which it is drawn."""
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Opening":
+        return cls(data[:COMMITMENT], data[COMMITMENT:])
+
+    def to_bytes(self) -> bytes:
+        return self.commitment + self.settled
+
+
 @dataclass(frozen=True)
 class Committed:
     """A client's commitment, which answers that of the server and is signed with the client's identity."""
@@ -34,9 +72,9 @@ class Committed:
     size = 2 * KEY + SIGNATURE
 
     @classmethod
-    def by(cls, identity: Identity, session: bytes, server: bytes, nonce: bytes) -> "Committed":
+    def by(cls, identity: Identity, session: bytes, opening: Opening, nonce: bytes) -> "Committed":
         own = commitment(session, identity.public, nonce)
-        return cls(identity.public, own, identity.sign(_text(session, server, own)))
+        return cls(identity.public, own, identity.sign(_text(session, opening, own)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Committed":
@@ -47,22 +85,22 @@ class Committed:
     def to_bytes(self) -> bytes:
         return self.identity + self.commitment + self.signature
 
-    def check(self, session: bytes, server: bytes) -> "Committed":
-        if not is_signed(_text(session, server, self.commitment), self.signature, self.identity):
+    def check(self, session: bytes, opening: Opening) -> "Committed":
+        if not is_signed(_text(session, opening, self.commitment), self.signature, self.identity):
             raise WireError(
-                f"the commitment of identity {self.identity.hex()[:8]} is not signed by it for this run and this server's "
-                "commitment: it is forged or replayed."
+                f"the commitment of identity {self.identity.hex()[:8]} is not signed by it for this run, these "
+                "settings and this server's commitment: it is forged or replayed."
             )
         return self
 
 
-def read_roll(data: bytes, session: bytes, server: bytes) -> list[Committed]:
+def read_roll(data: bytes, session: bytes, opening: Opening) -> list[Committed]:
     """The commitments of all clients, in the order of their numbers. Each is checked, and nobody may be there twice."""
     if not data or len(data) % Committed.size or len(data) > MOST_CLIENTS * Committed.size:
         raise WireError(f"a roll has {Committed.size} bytes for each client, {len(data):,} arrived.")
     roll = [Committed.from_bytes(data[at : at + Committed.size]) for at in range(0, len(data), Committed.size)]
     for each in roll:
-        each.check(session, server)
+        each.check(session, opening)
     if len({each.identity for each in roll}) != len(roll):
         raise WireError("a roll names one identity twice: one client would count as two.")
     return roll
@@ -92,5 +130,5 @@ class Drawn:
         return self
 
 
-def _text(session: bytes, server: bytes, own: bytes) -> bytes:
-    return b"sketchfed draw commitment" + session + server + own
+def _text(session: bytes, opening: Opening, own: bytes) -> bytes:
+    return b"sketchfed draw commitment" + session + opening.to_bytes() + own

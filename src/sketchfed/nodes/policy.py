@@ -56,9 +56,20 @@ class Kind:
 
 
 _LIST = "a list of names"
-PARTS = ("models", "data", "partitions", "algorithms", "codecs", "sketches", "losses", "metrics", "mechanisms")
+PARTS = (
+    "models",
+    "data",
+    "partitions",
+    "algorithms",
+    "combine_rules",
+    "codecs",
+    "sketches",
+    "losses",
+    "metrics",
+    "mechanisms",
+)
 KEYS: dict[str, Kind] = {
-    **{f"allow.{kind}": Kind([BUILT_IN], _names, _LIST, f"{kind} that a run may name") for kind in PARTS},
+    **{f"allow.{kind}": Kind([BUILT_IN], _names, _LIST, f"{kind.replace('_', ' ')} that a run may name") for kind in PARTS},
     "allow.plain": Kind(None, _flag, "true or false", "whether messages of other strategies pass through sketchfed_mod"),
     "demand.secure": Kind(False, _flag, "true or false", "whether updates leave inside secure sums only"),
     "demand.epsilon": Kind(None, _positive, "a positive number", "the largest ε of one run"),

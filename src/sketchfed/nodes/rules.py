@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sketchfed.algorithms import ALGORITHMS, FedAvg
 from sketchfed.algorithms.round_settings import RoundSettings
 from sketchfed.codecs import CODECS
+from sketchfed.combining import COMBINE_RULES
 from sketchfed.config import GIVEN, TABLES, DataSettings, ModelSettings
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import InputError
@@ -27,6 +28,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data": DATA_SETS,
     "partitions": PARTITIONS,
     "algorithms": ALGORITHMS,
+    "combine_rules": COMBINE_RULES,
     "codecs": CODECS,
     "sketches": SKETCHES,
     "losses": LOSSES,
@@ -40,6 +42,7 @@ _PLACES = {
     ("data", "name"): "data",
     ("data", "partition"): "partitions",
     ("algorithm", "name"): "algorithms",
+    ("algorithm", "combine"): "combine_rules",
     ("codec", "name"): "codecs",
     ("sketch", "name"): "sketches",
     ("privacy", "name"): "mechanisms",
@@ -100,7 +103,7 @@ def verdicts(policy: Policy, offer: Offer) -> Iterator[Verdict]:
 
 
 def check_built(policy: Policy, protection: Protection, data: str) -> None:
-    """Check once more what is known only now: defaults that the algorithm set, and the number of parameters."""
+    """Check once more what is known only now: defaults that the algorithm set, the sizes of groups and of the model."""
     found = [_at_most(policy, "limits.parameters", protection.dim, f"a model of {protection.dim:,} parameters")]
     budget = protection.budget
     found += _of_privacy(policy, None if budget is None else asdict(budget.settings), data)
@@ -108,6 +111,7 @@ def check_built(policy: Policy, protection: Protection, data: str) -> None:
         found.append(_noise(policy, protection.charge().multiplier))
     if policy["demand.secure"] and not isinstance(protection, SecureSums):
         found.append(_without_sums(policy))
+    found.append(_cohort(policy, protection.cohort_size, protection.settings if isinstance(protection, SecureSums) else None))
     for verdict in found:
         if not verdict.allowed:
             raise InputError(verdict.text)
@@ -222,17 +226,7 @@ def _demands(policy: Policy, tables: Mapping[str, Mapping[str, Any]], offer: Off
     if type(clients) is int and 0 < clients < 2**40:
         share = _number(tables.get("algorithm", {}), "algorithm", "participation", 1.0)
         cohort = max(1, round(min(share, 1.0) * clients))
-        what = f"rounds of {cohort:,} clients"
-        if sums and secure is not None:
-            stay = _number(secure, "secure", "survivors", _SUMS.survivors)
-            cohort = max(1, math.ceil(min(stay, 1.0) * cohort - 1e-9))
-            what = f"sums that are opened over {cohort:,} clients"
-        yield Verdict(
-            rule=policy.rules["demand.cohort"],
-            given=what,
-            allowed=cohort >= policy["demand.cohort"],
-            remedy="Raise algorithm.participation, data.clients or secure.survivors.",
-        )
+        yield _cohort(policy, cohort, _split(secure) if sums and secure is not None else None)
     if sums and secure is not None:
         colluders = _number(secure, "secure", "colluders", _SUMS.colluders)
         yield Verdict(
@@ -241,6 +235,25 @@ def _demands(policy: Policy, tables: Mapping[str, Mapping[str, Any]], offer: Off
             allowed=colluders >= policy["demand.colluders"],
             remedy="Raise secure.colluders.",
         )
+
+
+def _split(secure: Mapping[str, Any]) -> SecureSettings:
+    """The settings of [secure] that say over how many clients a sum is opened."""
+    groups, size = (
+        _number(secure, "secure", key, 1) if secure.get(key) is not None else None for key in ("groups", "group_size")
+    )
+    survivors = _number(secure, "secure", "survivors", _SUMS.survivors)
+    return SecureSettings(survivors=survivors, groups=groups, group_size=size)
+
+
+def _cohort(policy: Policy, cohort: int, secure: SecureSettings | None) -> Verdict:
+    least = cohort if secure is None else secure.least_opened(cohort)
+    return Verdict(
+        rule=policy.rules["demand.cohort"],
+        given=f"rounds of {cohort:,} clients" if secure is None else f"sums that are opened over {least:,} clients",
+        allowed=least >= policy["demand.cohort"],
+        remedy="Raise algorithm.participation, data.clients, secure.survivors or secure.group_size.",
+    )
 
 
 def _of_privacy(policy: Policy, privacy: Mapping[str, Any] | None, data: str) -> list[Verdict]:

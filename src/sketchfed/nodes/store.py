@@ -243,20 +243,23 @@ class NodeStore:
             rows.execute("INSERT INTO enrolments (session, seen) VALUES (?, ?)", (session, now))
         self.prune(QUIET)
 
-    def commit(self, who: bytes, session: bytes, server: bytes, nonce: bytes) -> bytes:
-        """The random bytes with which a client takes part in a run's draw: `nonce`, or those that it committed to before."""
+    def commit(self, who: bytes, session: bytes, opening: bytes, nonce: bytes) -> bytes:
+        """The random bytes with which a client takes part in a run's draw: `nonce`, or those that it committed to before.
+
+        `opening` is what the server committed to, with a digest of the settings for which it draws.
+        """
         with self.transaction() as rows:
             found = rows.execute("SELECT server, nonce FROM draws WHERE who = ? AND session = ?", (who, session)).fetchone()
             if found is None:
-                row = (who, session, server, nonce, time.time())
+                row = (who, session, opening, nonce, time.time())
                 rows.execute("INSERT INTO draws (who, session, server, nonce, seen) VALUES (?, ?, ?, ?, ?)", row)
                 return nonce
-        if bytes(found[0]) != server:
+        if bytes(found[0]) != opening:
             raise InputError("the server commits to a draw for the second time in one run, to something else. It has one try.")
         return bytes(found[1])
 
-    def server_commitment(self, who: bytes, session: bytes) -> bytes:
-        """What the server of a run committed to when this client did."""
+    def opening(self, who: bytes, session: bytes) -> bytes:
+        """What the server of a run committed to, and for which settings, when this client did."""
         with reading(self.path):
             found = self._connection.execute(
                 "SELECT server FROM draws WHERE who = ? AND session = ?", (who, session)
@@ -278,7 +281,7 @@ class NodeStore:
         return bytes(found[1])
 
     def draw(self, who: bytes, session: bytes) -> tuple[bytes, bytes, bytes] | None:
-        """The server's commitment, this client's random bytes and the roll for which it revealed them; None if it did not."""
+        """The server's opening, this client's random bytes and the roll for which it revealed them; None if it did not."""
         with reading(self.path):
             found = self._connection.execute(
                 "SELECT server, nonce, roll FROM draws WHERE who = ? AND session = ? AND roll IS NOT NULL", (who, session)
@@ -310,12 +313,16 @@ class NodeStore:
             )
 
     def prune(self, days: float) -> None:
-        """Delete secrets and stored replies of runs that were quiet for this long. Digests stay, so nothing can be repeated."""
+        """Delete secrets, draws and stored replies of runs that were quiet for this long.
+
+        Digests stay, so nothing can be repeated. A run whose draw is gone cannot begin or go on.
+        """
         old = time.time() - days * 86_400
         with self.transaction() as rows:
             quiet = "session NOT IN (SELECT session FROM answers WHERE seen > ?)"
             done = rows.execute(f"UPDATE sums SET secret = NULL WHERE secret IS NOT NULL AND {quiet}", (old,)).rowcount
             done += rows.execute(f"UPDATE answers SET reply = NULL WHERE reply IS NOT NULL AND {quiet}", (old,)).rowcount
+            done += rows.execute(f"DELETE FROM draws WHERE seen < ? AND {quiet}", (old, old)).rowcount
         if done:
             self._forget_deleted()
 

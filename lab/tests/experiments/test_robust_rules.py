@@ -168,3 +168,17 @@ def test_the_findings_say_where_sketching_helps_and_hurts(tmp_path):
     findings = (tmp_path / "findings.md").read_text()
     said = "sketching helps against ipm (+5.0), with mean (+5.0); it hurts against noise (-10.0), with krum (-10.0)."
     assert f"- groups, 10% attackers, 1/10: {said}" in findings
+
+
+def test_the_findings_say_with_which_rules_a_backdoor_works_better_through_sketches(tmp_path):
+    """The accuracy is the same everywhere. Through sketches the backdoor works better with the median, not with krum."""
+    rows = []
+    for seed in range(3):
+        for rule, sketched in (("median", 0.6), ("krum", 0.1)):
+            for ratio, success in ((1.0, 0.1), (0.1, sketched + 0.01 * (seed - 1))):
+                rows += [row_of(0.9, ratio=ratio, attack="none", seed=seed, rule=rule)]
+                rows += [row_of(0.9, ratio=ratio, attack="backdoor", seed=seed, rule=rule) | {"success": success}]
+    report.write(rows, tmp_path)
+    findings = (tmp_path / "findings.md").read_text()
+    said = "through sketches a backdoor works better with median (+50), and worse nowhere that shows."
+    assert f"- groups, 10% attackers, 1/10: {said}" in findings

@@ -156,6 +156,14 @@ def test_a_broken_part_is_refused_when_it_is_asked_for_and_hurts_nobody_else(ins
     assert len([text for text in caplog.messages if text.startswith("left out: shape 'circle' of broken 1.2")]) == 1
 
 
+def test_a_class_with_another_name_than_its_entry_point_is_refused_and_a_reference_to_it_is_not(installed):
+    installed("round_shapes", {"disc": "round_shapes:Circle"}, CIRCLE, group=SHAPES.group)
+    with pytest.raises(InputError, match=r"shape 'disc' of round_shapes 1\.2 .* calls itself 'circle'.*Write name = 'disc'"):
+        SHAPES["disc"]
+    assert list(SHAPES) == ["square"]
+    assert SHAPES["round_shapes:Circle"].name == "circle"
+
+
 def test_a_name_that_two_packages_announce_must_be_written_out(installed):
     for package in ("round_shapes", "other_shapes"):
         installed(package, {"circle": f"{package}:Circle"}, CIRCLE, group=SHAPES.group)

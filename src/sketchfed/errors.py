@@ -68,7 +68,7 @@ class FaultyPartError(InputError):
     """A part of the run, often one that somebody brought, that returned what none may return, or raised an error of its own."""
 
     def __init__(self, part: object, kind: str, fault: str) -> None:
-        owner = type(part)
+        owner = part if isinstance(part, type) else type(part)
         place = f"{owner.__module__}.{owner.__qualname__}"
         super().__init__(f"{kind} '{getattr(part, 'name', owner.__name__)}' ({place}) {fault}. Mend that class.")
 

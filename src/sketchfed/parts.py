@@ -154,7 +154,14 @@ class Registry(Mapping[str, P], Generic[P]):
             raise InputError(
                 f"{who} cannot be loaded: {type(error).__name__}: {error}. Mend or update that package, or uninstall it."
             ) from error
-        return self._checked(found, who)
+        part = self._checked(found, who)
+        own = getattr(part, "name", name) if self.bases else name
+        if own != name:
+            raise InputError(
+                f"{who} calls itself {own!r}, and messages, tables and packets would show that name. Write name = {name!r} in "
+                f"its class, or announce it as {own!r}."
+            )
+        return part
 
     def _checked(self, found: Any, who: str) -> P:
         if self.bases:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from third_party import Median, Scratch
+from third_party import Diverges, Median, Scratch
 
+import sketchfed
 from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, Algorithm, CodecSettings, FedAvg, Iterative, SketchSettings, SubspaceSettings
 from sketchfed.attacks import ATTACKS
@@ -15,7 +16,8 @@ from sketchfed.audits.defence import Bench, Effort
 from sketchfed.audits.evidence import record
 from sketchfed.audits.outside import Outside
 from sketchfed.config import Config, EngineSettings
-from sketchfed.errors import InputError
+from sketchfed.errors import FaultyPartError, InputError
+from sketchfed.rounds import Exchange
 from sketchfed.runs.workload import from_objects
 from sketchfed.testing import AlgorithmConformance, advanced
 from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module, refusal, started, working
@@ -101,6 +103,34 @@ def test_a_linear_sketch_of_somebody_else_runs_under_every_protection(protection
 def test_a_sketch_that_is_not_linear_is_refused_before_the_first_round_with_the_reason(algorithm, sketch, reason, protection):
     with pytest.raises(InputError, match=reason):
         started(sketched(algorithm, sketch), PROTECTIONS[protection])
+
+
+FAULTY = {
+    "draws outside its seed": (sketched("iterative", "Forgetful"), "sketch 'forgetful' .*encoded other bytes the second time"),
+    "decodes at random": (fedavg("LooseDecoder"), "codec 'loose_decoder' .*gave other weights the second time"),
+    "refuses itself": (fedavg("RefusesItself"), "codec 'refuses_itself' .*refuses a packet that its own client made"),
+    "raises": (fedavg("Raises"), "codec 'raises' .*raised KeyError: 'values', when a client encoded a change"),
+    "loses its clients": (Diverges(), "algorithm 'diverges' .*gave clients that `follow` an update other weights"),
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "protection"),
+    [*((fault, "nothing") for fault in FAULTY), *(("draws outside its seed", each) for each in ("secure sums", SUMS[0]))],
+)
+def test_a_faulty_part_of_somebody_else_is_refused_before_the_first_round(fault, protection):
+    """Whatever protects the run: noise and masks would hide the fault."""
+    (algorithm, reason), protected, asked = FAULTY[fault], PROTECTIONS[protection], list[Exchange]()
+    config = Config(
+        algorithm=working(algorithm, **protected.changes),
+        privacy=protected.privacy,
+        secure=protected.secure,
+        engine=EngineSettings(workers=1),
+    )
+    parts = [(each.x, each.y) for each in clients_data()]
+    with pytest.raises(FaultyPartError, match=reason):
+        sketchfed.run(config, model=module(), clients=parts, test=parts[0], on_exchange=asked.extend)
+    assert asked == []
 
 
 @dataclass(frozen=True, kw_only=True)

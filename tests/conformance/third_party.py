@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from sketchfed import PublicSeed
-from sketchfed.algorithms import Algorithm, Change, FedAvg, RoundContext, State
+from sketchfed.algorithms import Algorithm, Change, FedAvg, Iterative, RoundContext, State
 from sketchfed.algorithms.base import stepped
 from sketchfed.algorithms.cohorts import round_seed
 from sketchfed.codecs import Codec
@@ -254,3 +255,67 @@ class Squaring(Leading):
 
     def _adjoint(self, y: Tensor) -> Tensor:
         return super()._adjoint(y.sign() * y.square())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(Leading):
+    """Draws its signs from torch's generator instead of its seed. One object always has the same signs."""
+
+    name = "forgetful"
+
+    @cached_property
+    def _signs(self) -> Tensor:
+        return torch.randn(self.size).sign()
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._signs * super()._apply(x)
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return super()._adjoint(self._signs * y)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LooseDecoder(_Whole):
+    """Encodes as it should, and adds random numbers when it decodes."""
+
+    name = "loose_decoder"
+    summary = "a decoder that draws"
+
+    def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
+        return super()._decode(packets, seed, knowledge) + torch.rand(self.dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusesItself(_Whole):
+    """Refuses the packets that it makes."""
+
+    name = "refuses_itself"
+    summary = "packets of another kind"
+
+    def norm(self, packet: Packet, seed: PublicSeed) -> float:
+        raise WireError("no such packet.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raises(_Whole):
+    """Cannot encode."""
+
+    name = "raises"
+    summary = "an exception in place of a packet"
+
+    def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
+        raise KeyError("values")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diverges(Iterative):
+    """Clients that follow an update take half the server's step."""
+
+    name = "diverges"
+
+    def server(
+        self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0
+    ) -> tuple[State, Packet | None]:
+        after, update = super().server(state, packets, seed, noise=noise)
+        weights = 2 * after.replica.weights - state.replica.weights
+        return replace(after, replica=replace(after.replica, weights=weights)), update

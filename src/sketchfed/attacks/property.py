@@ -44,7 +44,7 @@ class PropertyInference:
     features: int = 2_000
     """Select at most this many numbers of an update: those that vary most over the simulated updates."""
     share: float = 1.0
-    """Of a batch that has the property, which share of examples have it; at least one has."""
+    """The share of examples with the property in a batch that has it. At least one example has it."""
 
     name: ClassVar[str] = "property"
     summary: ClassVar[str] = "whether an update comes from examples with a property"

@@ -21,6 +21,7 @@ from sketchfed.protection import Clear
 from sketchfed.rounds import Recorder
 from sketchfed.rounds.recorder import Exchange, OnExchange
 from sketchfed.rounds.server import Server
+from sketchfed.rounds.trial import try_parts
 from sketchfed.runs.advice import advise
 from sketchfed.runs.clipping import clip_advice
 from sketchfed.runs.folder import RunFolder
@@ -169,6 +170,7 @@ class Loop:
         self._protection, self._algorithm = participant.protection, participant.algorithm
         self._scorer = Scorer(workload, self._trainer, participant.seed, workers=config.engine.threads)
         state = self._algorithm.begin(vectors.flatten(workload.module))
+        try_parts(self._algorithm, state, participant.seed, len(sizes))
         start = state.replica if workload.shared_start else None
         self._engine = self._host.begin(self._config, participant, start)
         self._server = self._make_server(state)

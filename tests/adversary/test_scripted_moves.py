@@ -291,26 +291,32 @@ def test_regions_of_a_ring_that_are_shown_different_lists_do_not_open_a_smaller_
         assert assert_learns_whole_sums_only(server) <= 1
 
 
-def cut_between(own: Terms, place: int, mates: int) -> tuple[set[int], set[int], set[tuple[int, int]]]:
-    """Accomplices and a claimed dropout between two clients that are neighbours/2 apart, and the boxes of these two."""
+def cut_between(own: Terms, place: int, mates: int) -> tuple[int, set[int], set[int], int]:
+    """Two clients that are neighbours/2 places apart, and between them accomplices and clients that are said to have left."""
     first, *between, second = (own._ring[(place + step) % len(own.clients)] for step in range(own.neighbours // 2 + 1))
-    return set(between[:mates]), set(between[mates:]), {(first, second), (second, first)}
+    return first, set(between[:mates]), set(between[mates:]), second
 
 
-@pytest.mark.parametrize(("mates", "sums"), [(1, 0), (2, 2)])
-def test_boxes_that_are_withheld_at_two_cuts_split_a_ring_if_enough_accomplices_sit_there(mates, sums):
-    """Two clients beside a gap never get each other's boxes, so no mask ties them. They refuse the list, but others open it.
+@pytest.mark.parametrize("one_way", [True, False], ids=["one way", "both ways"])
+@pytest.mark.parametrize(("mates", "threshold"), [(1, 7), (1, 6), (2, 8), (2, 7)])
+def test_boxes_that_are_withheld_at_two_cuts_split_a_ring_only_below_the_planned_threshold(mates, threshold, one_way):
+    """Clients inside of two cuts do not get the boxes of those outside, so no mask ties them to these.
 
-    Their seeds are opened by neighbours/2 honest neighbours and the accomplices in the gap, if these are `threshold` together.
-    So `planned_neighbourhood` must make that unlikely at two cuts at once.
+    They refuse the list of survivors, but others can open their seeds: all of their neighbours who stayed and do not refuse,
+    at most neighbours/2 + 1 and the accomplices at the cut. (One fewer if boxes are withheld in both directions.) Planned
+    thresholds are above that.
     """
-    own = ring(spread=mates + 1)
+    own = ring(spread=mates + 1, threshold=threshold)
     cuts = [cut_between(own, place, mates) for place in (12, 32)]
-    server = ScriptedServer(own, set().union(*(cut[0] for cut in cuts)))
+    withheld = {(cuts[0][0], cuts[0][3]), (cuts[1][3], cuts[1][0])}
+    if not one_way:
+        withheld |= {(holder, dealer) for dealer, holder in withheld}
+    server = ScriptedServer(own, set().union(*(cut[1] for cut in cuts)))
     server.begin(own), server.show(own)
-    server.deliver(own, withheld=set().union(*(cut[2] for cut in cuts)))
-    server.propose(own, set(own.clients) - set().union(*(cut[1] for cut in cuts)))
+    server.deliver(own, withheld=withheld)
+    server.propose(own, set(own.clients) - set().union(*(cut[2] for cut in cuts)))
     server.open(own)
     learnt = server.learns.learnt()
-    assert len(learnt) == sums
+    holders = own.neighbours // 2 + mates + one_way
+    assert len(learnt) == (0 if holders < threshold else 1 if one_way else 2)
     assert all(len(each.parts) < own.least - len(server.accomplices) for each in learnt)

@@ -38,22 +38,20 @@ def planned_terms(
 ) -> Terms:
     """Terms that hold against a share of `colluders` in league with the server, and finish despite a share of `dropouts`.
 
-    What is given is kept, the rest is planned (`planned_neighbourhood`). `least`, the fewest clients in an opened sum, is what
+    What is given is kept, or refused if it does not hold; the rest is planned (`planned_neighbourhood`). `least`, the fewest clients in an opened sum, is what
     remains after the assumed dropouts, and leaves room for one where the threshold does.
     """
     named = tuple(sorted(clients))
     count = len(named)
-    spread = 1
-    if neighbours is None or threshold is None:
-        neighbours, threshold, spread = planned_neighbourhood(
-            count,
-            colluders=colluders,
-            dropouts=dropouts,
-            neighbours=neighbours,
-            threshold=threshold,
-            insecure=insecure,
-            incorrect=incorrect,
-        )
+    neighbours, threshold, spread = planned_neighbourhood(
+        count,
+        colluders=colluders,
+        dropouts=dropouts,
+        neighbours=neighbours,
+        threshold=threshold,
+        insecure=insecure,
+        incorrect=incorrect,
+    )
     if least is None:
         least = max(threshold, count - max(math.floor(dropouts * count), 1))
     return Terms(
@@ -90,12 +88,18 @@ def planned_neighbourhood(
     - k − d ≥ t, or its secret cannot be opened if it drops out, and k + 1 − d ≥ t for the d dropouts of the committee: fails
       with probability `incorrect` at most, for each;
     - of any k/2 clients in a row, more than collude must stay, or the ring falls apart and the server gets sums of its parts.
-      `spread` is one more than collude there, except with probability `insecure`; that many stay, except with `incorrect`.
+      `spread` is one more than collude there, except with probability `insecure`; that many stay, except with `incorrect`;
+    - t > k/2 + 1 + c, where c is the smaller number of colluders in two stretches of k/2 clients in a row, or a server that
+      withholds shares at two cuts splits the ring: fails with probability `insecure` at most, for any two such stretches.
 
     All counts are hypergeometric, and a union bound goes over clients. Departs from Bell et al. 2020, Sec. 3: the first
     condition is the one against a lying server, so thresholds are higher than for an honest but curious one (t > c only).
     The last one holds against a lying server too: where clients sit is random, but the server chooses whom it calls gone, so
-    clients count (`Terms.gap`). Where the ring would need all others, the graph is complete: then γn and δn themselves are the
+    clients count (`Terms.gap`). The condition on two stretches is not in that paper either. A client at a cut that is not given
+    the shares of clients beyond it adds no masks with them. It refuses the list of survivors, but its seed is lost to the server
+    if t others tell their shares of it. Of its k neighbours, those do not who are said to have left, or refuse as well. At
+    either end of an arc of clients that are cut off, these are all honest clients among k/2 − 1, so k/2 + 1 others and the
+    colluders among the k/2 − 1 are left. (docs/secure.md has the proof.) Where the ring would need all others, the graph is complete: then γn and δn themselves are the
     worst case, and nothing is left to chance.
     """
     for name, share in {"colluders": colluders, "dropouts": dropouts}.items():
@@ -147,7 +151,8 @@ class _Assumed(NamedTuple):
             most_met(self.clients, self.dropouts, k, self.incorrect / self.clients),
             most_met(self.clients, self.dropouts, k + 1, self.incorrect, others=self.clients) - 1,
         )
-        return range((k + 1 + bad) // 2 + 1, k - gone + 1)
+        cut = most_met_twice(self.clients, self.colluders, k // 2, 2 * self.insecure / self.clients**2)
+        return range(max((k + 1 + bad) // 2 + 1, k // 2 + 2 + cut), k - gone + 1)
 
     def spread(self, k: int) -> int:
         """One more than the colluders among k/2 in a row; 1 in a complete graph, where it says nothing."""
@@ -178,10 +183,39 @@ def most_met(count: int, share: float, k: int, odds: float, others: int | None =
     others, marked = others or count - 1, math.floor(share * count)
     tail = 0.0
     for met in range(min(marked, k), max(0, k - (others - marked)), -1):
-        tail += math.exp(_log_ways(marked, met) + _log_ways(others - marked, k - met) - _log_ways(others, k))
+        tail += _odds(others, marked, k, met)
         if tail > odds:
             return met
     return max(0, k - (others - marked))
+
+
+def most_met_twice(count: int, share: float, k: int, odds: float) -> int:
+    """The least m such that two disjoint random sets of k clients both hold more than m marked ones with at most these odds."""
+    marked = math.floor(share * count)
+    least, most = 0, min(marked // 2, k)
+    while least < most:
+        middle = (least + most) // 2
+        least, most = (least, middle) if _odds_of_both(count, marked, k, middle + 1) <= odds else (middle + 1, most)
+    return least
+
+
+def _odds_of_both(count: int, marked: int, k: int, least: int) -> float:
+    """How probable it is that each of two disjoint random sets of k clients holds at least this many marked ones."""
+    total = 0.0
+    for first in range(least, min(marked, k) + 1):
+        second = sum(_odds(count - k, marked - first, k, met) for met in range(least, min(marked - first, k) + 1))
+        term = _odds(count, marked, k, first) * second
+        total += term
+        if term < 1e-9 * total:  # the rest is less than that again: far in the tail, terms fall faster than geometrically
+            break
+    return total
+
+
+def _odds(count: int, marked: int, k: int, met: int) -> float:
+    """The hypergeometric law: k of `count` clients hold exactly `met` of the marked ones."""
+    if k - met > count - marked:
+        return 0.0
+    return math.exp(_log_ways(marked, met) + _log_ways(count - marked, k - met) - _log_ways(count, k))
 
 
 def _log_ways(of: int, chosen: int) -> float:

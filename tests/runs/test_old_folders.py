@@ -21,6 +21,10 @@ from sketchfed.runs.wire_file import read_wire
 
 KEPT = sorted(path.parent.name for path in RUNS.glob(f"*/{EXPECTED}"))
 RECORDED = [kind for kind in KEPT if (RUNS / kind / "wire.bin").exists()]
+OTHER_BITS = [kind for kind in KEPT if kind.startswith("dome")]
+"""Square roots of `dome` came from MKL in 0.1.0, and are correctly rounded since: the last bits differ on every processor."""
+OTHER_BYTES = [kind for kind in KEPT if "secure" in kind]
+"""0.1.0 spoke another protocol, with other bytes for the same sums."""
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +55,11 @@ def test_a_run_of_an_earlier_version_is_finished_as_that_version_would_have(kind
     folder, wanted = copied(kind, tmp_path), expected(kind)
     found = result(sketchfed.resume(folder))
     assert is_finished(folder)
-    if "secure" in kind:  # 0.1.0 spoke another protocol, with other bytes for the same sums
+    if kind in OTHER_BYTES:
         for line in (*found["metrics"], *wanted["metrics"]):
             line.update(dict.fromkeys((name for name in line if name.endswith("_bytes")), 0))
     assert_alike(found, wanted)
-    if same_processor:
+    if same_processor and kind not in OTHER_BITS:
         assert (found["digest"], found["metrics"]) == (wanted["digest"], wanted["metrics"])
 
 
@@ -84,5 +88,5 @@ def test_the_recorded_wire_of_an_earlier_version_is_gone_on_with(kind, tmp_path,
     assert before == after[: len(before)]
     assert [each.round for each in after] == sorted(each.round for each in after)
     assert {each.round for each in after} == set(range(len(expected(kind)["metrics"])))
-    if same_processor:
+    if same_processor and kind not in OTHER_BITS + OTHER_BYTES:
         assert hashlib.sha256((folder / "wire.bin").read_bytes()).hexdigest() == expected(kind)["wire"]

@@ -49,12 +49,12 @@ class Transport:
     def byzantine(self, rule: str, *, share: float, clients: int) -> float:
         """The share of clients that the rule is told to distrust: all clients behind packets that an attacker may spoil.
 
-        In the worst case each attacker is in another group, and these are the largest groups. Krum accepts shares below
-        1/2 − 1/packets only, so with few groups it is told 99 % of that.
+        In the worst case each attacker is in another group, and these are the largest groups. Rules accept shares below 1/2
+        only, and Krum below 1/2 − 1/packets, so with few groups they are told 99 % of that.
         """
         packets = self.packets(clients)
         spoiled = sum(packets[: round((share or self.assumed) * clients)]) / clients
-        return min(spoiled, 0.99 * (0.5 - 1 / len(packets))) if rule == "krum" else spoiled
+        return min(spoiled, 0.99 * (0.5 - (1 / len(packets) if rule == "krum" else 0)))
 
 
 CLIP = 1.6

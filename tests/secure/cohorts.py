@@ -54,5 +54,10 @@ class Cohort:
 
 
 def small_terms(count: int = 5, **changes: object) -> Terms:
-    given = {"session": SESSION, "round": 3, "clients": range(count), "size": 4, "bits": 16}
-    return planned_terms(**{**given, **changes})
+    """Planned terms, or with `neighbours` and `threshold` any that are given: small rings hold against no colluders."""
+    given = {"session": SESSION, "round": 3, "clients": range(count), "size": 4, "bits": 16} | changes
+    if {"neighbours", "threshold"} <= changes.keys():
+        clients = tuple(sorted(given.pop("clients")))
+        least = max(given["threshold"], len(clients) - max(len(clients) // 10, 1))
+        return Terms(clients=clients, **{"least": least} | given)
+    return planned_terms(**given)

@@ -54,5 +54,8 @@ class Cohort:
 
 
 def small_terms(count: int = 5, **changes: object) -> Terms:
-    given = {"session": SESSION, "round": 3, "clients": range(count), "size": 4, "bits": 16}
-    return planned_terms(**{**given, **changes})
+    """Terms that are planned, or just these if all is said: rings of a few clients hold against no share of colluders."""
+    given = {"session": SESSION, "round": 3, "clients": range(count), "size": 4, "bits": 16, **changes}
+    if {"neighbours", "threshold", "least"} <= changes.keys():
+        return Terms(**{**given, "clients": tuple(given["clients"])})
+    return planned_terms(**given)

@@ -230,9 +230,11 @@ def test_planned_neighbourhoods_keep_their_promises_by_scipys_tails(count, collu
     near_colluding, near_leaving = (scipy.stats.hypergeom(count, marked, k // 2) for marked in (bad, gone))
     assert count * near_colluding.sf(spread - 1) <= 2**-40 * slack  # among k/2 in a row, all that stay collude
     assert count * near_leaving.sf(k // 2 - spread) <= 2**-30 * slack  # fewer than must stay do
-    cut = np.arange(threshold - k // 2 - 1, min(bad, k // 2) + 1)  # as many colluders at a cut open seeds across it
-    other = scipy.stats.hypergeom.sf(cut[0] - 1, count - k // 2, np.maximum(bad - cut, 0), k // 2)
-    assert count**2 / 2 * (near_colluding.pmf(cut) * other).sum() <= 2**-40 * slack if len(cut) else threshold > k // 2 + 1
+    least = threshold - k // 2 - 1  # as many colluders at a cut open seeds across it
+    assert least > 0
+    cut = np.arange(least, min(bad, k // 2) + 1)
+    other = scipy.stats.hypergeom.sf(least - 1, count - k // 2, np.maximum(bad - cut, 0), k // 2)
+    assert count**2 / 2 * (near_colluding.pmf(cut) * other).sum() <= 2**-40 * slack
 
 
 def test_two_fewer_neighbours_would_not_do():
@@ -274,11 +276,12 @@ def test_a_threshold_that_breaks_the_assumptions_is_refused_with_those_that_keep
 
 
 def test_what_is_given_is_kept_if_it_holds():
-    terms = small_terms(1_000, neighbours=200, threshold=140, least=700)
+    given = {"session": SESSION, "round": 3, "clients": range(1_000), "size": 4, "bits": 16, "neighbours": 200}
+    terms = planned_terms(**given, threshold=140, least=700)
     assert (terms.neighbours, terms.threshold, terms.least) == (200, 140, 700)
     assert terms.spread == planned_neighbourhood(1_000, neighbours=200).spread > 1
     with pytest.raises(InputError, match="threshold=101 of 201 clients does not hold"):
-        small_terms(1_000, neighbours=200, threshold=101)
+        planned_terms(**given, threshold=101)
 
 
 def test_planned_terms_leave_room_for_the_assumed_dropouts_and_for_one_in_small_cohorts():

@@ -16,6 +16,8 @@ from sketchfed.protection import ClientWork, PrivacySettings, SecureSettings
 from sketchfed.protection.batches import HiddenBatches
 from sketchfed.protection.units import EachExample
 from sketchfed.secure import STAGES
+from sketchfed.secure import client as stages
+from sketchfed.secure.dealing import SEALED
 from sketchfed.seeds import SecretSeed
 from sketchfed.training import make_trainer
 from sketchfed.wire import Bits, Packet, split, unpack
@@ -116,6 +118,21 @@ def test_an_attempt_that_fails_while_it_is_opened_is_charged_and_the_next_one_to
     assert [entry.clients for entry in server.privacy_ledger.entries] == [tuple(range(6))] * 2
     whole = advanced(federation(FedAvg(local_rate=0.1), data_of(6), privacy=fresh, secure=SecureSettings()), 1)
     assert server.epsilon > whole.epsilon
+
+
+def test_a_client_that_makes_sums_fail_is_named_and_the_next_attempt_does_without_it(monkeypatch, caplog):
+    """Client 2 deals a box to client 1 that does not open, and leaves at the end of every sum: its seed is lost."""
+    genuine = stages.seal
+
+    def seal(key, to, sender, recipient, plain):
+        return bytes(SEALED) if (sender, recipient) == (2, 1) else genuine(key, to, sender, recipient, plain)
+
+    monkeypatch.setattr(stages, "seal", seal)
+    server = dropping(federation(FedAvg(local_rate=0.1), data_of(4), secure=PLAIN), {"unmask": {2}})
+    server.advance()
+    assert server.engine.stages.count("keys") == 2
+    assert server.tally.replies == 3
+    assert "goes on without client 2: 2 valid shares of a secret of it are left" in caplog.text
 
 
 def keys_of(engine):

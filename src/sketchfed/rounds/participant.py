@@ -9,7 +9,7 @@ from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import ClientWork, Protection, SecureSums
 from sketchfed.secure import SECURE, Identity, SecureClient, Terms
-from sketchfed.seeds import PublicSeed
+from sketchfed.seeds import PublicSeed, SecretSeed
 from sketchfed.training import Examples, Trainer
 from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
 
@@ -120,12 +120,12 @@ class Participant:
         """Join a secure sum. Return the client's session and the packet with its keys.
 
         The client computes the terms itself and compares them with the proposed ones. `joined` holds the digests of the
-        secure sums that it joined before.
+        secure sums that it joined before. Masks come from the operating system, even where the settings fix a seed of the
+        noise: the server names that seed, and sums do not depend on the masks.
         """
         protection = self._secure_sums()
         terms = protection.agreed(Terms.from_packet(request), self.seed)
-        secret = protection.secret(terms.round, "masks", client).child("session", int.from_bytes(terms.session[:8], "little"))
-        session, packet = SecureClient.join(terms, client, identity, directory, secret, joined=joined)
+        session, packet = SecureClient.join(terms, client, identity, directory, SecretSeed(), joined=joined)
         joined.add(terms.digest)
         return session, pack(packet)
 

@@ -1,10 +1,13 @@
 """The server's secure sums of a round, one for each group, and those of the next round while they are prepared."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from sketchfed.protection import SecureSums
-from sketchfed.secure import SecureServer
+from sketchfed.secure import SecureServer, Terms
 from sketchfed.seeds import PublicSeed
+
+_NOBODY: Mapping[int, str] = MappingProxyType({})
 
 
 class SecureRounds:
@@ -19,12 +22,23 @@ class SecureRounds:
         self._last = -1
         """The last round that was prepared. Clients join its sums once, so no other attempt prepares them again."""
 
-    def begun(self, protection: SecureSums, index: int, attempt: int, directory: Mapping[int, bytes]) -> Sequence[SecureServer]:
-        """The sums of a round: those that were prepared, if everybody is in them, or fresh ones."""
+    def begun(
+        self,
+        protection: SecureSums,
+        index: int,
+        attempt: int,
+        directory: Mapping[int, bytes],
+        *,
+        without: Mapping[int, str] = _NOBODY,
+    ) -> Sequence[SecureServer]:
+        """The sums of a round: those that were prepared, if everybody is in them, or fresh ones.
+
+        Clients in `without` made an earlier attempt at the round fail. They are asked again in the next round.
+        """
         prepared, self._prepared = self._prepared, ()
         if attempt == 0 and prepared and all(_is_ready(server, index) for server in prepared):
             return prepared
-        return self._fresh(protection, index, attempt + 1, directory)
+        return self._fresh(protection, index, attempt + 1, directory, without)
 
     def following(self, protection: SecureSums, index: int, directory: Mapping[int, bytes]) -> Sequence[SecureServer]:
         """The sums of the next round, to be prepared in this one, if this one asks all of their clients."""
@@ -36,8 +50,23 @@ class SecureRounds:
                 self._prepared = self._fresh(protection, index + 1, 0, directory)
         return self._prepared
 
-    def _fresh(self, protection: SecureSums, index: int, attempt: int, directory: Mapping[int, bytes]) -> list[SecureServer]:
-        return [SecureServer(terms, directory) for terms in protection.terms(self._seed, index, attempt)]
+    def _fresh(
+        self,
+        protection: SecureSums,
+        index: int,
+        attempt: int,
+        directory: Mapping[int, bytes],
+        without: Mapping[int, str] = _NOBODY,
+    ) -> list[SecureServer]:
+        return [
+            SecureServer(terms, directory, without=without if _is_enough(terms, without) else _NOBODY)
+            for terms in protection.terms(self._seed, index, attempt)
+        ]
+
+
+def _is_enough(terms: Terms, without: Mapping[int, str]) -> bool:
+    """Whether a sum can be opened without these clients."""
+    return sum(client not in without for client in terms.clients) >= terms.least
 
 
 def _is_ready(server: SecureServer, index: int) -> bool:

@@ -173,17 +173,16 @@ class Server:
     def _summed_securely(self, protection: SecureSums, chosen: list[int]) -> list[Packet]:
         """Return a packet for each group of clients. The server sees no single reply.
 
-        If no sum could be opened, all are tried again with new keys. Each attempt has its own noise and its own charge. Once
-        clients have been asked to open a sum, it counts as opened.
+        If no sum could be opened, all are tried again with new keys, and without the clients that made a sum fail. Each attempt
+        has its own noise and its own charge. Once clients have been asked to open a sum, it counts as opened.
         """
-        tasks = self._tasks(chosen)
-        reason = ""
+        tasks, reason, blamed = self._tasks(chosen), "", dict[int, str]()
         for attempt in range(protection.settings.attempts):
             if attempt and not self.affordable(attempt):
                 reason += " The privacy budget does not allow another attempt."
                 break
             draw = self._intended(f" {attempt}", chosen)
-            servers = self._sums.begun(protection, self.round, attempt, self.engine.directory)
+            servers = self._sums.begun(protection, self.round, attempt, self.engine.directory, without=blamed)
             following = self._sums.following(protection, self.round, self.engine.directory)
             silent: dict[int, str] = {}
             ask = partial(self._ask, silent)
@@ -198,6 +197,7 @@ class Server:
                 continue
             finally:
                 for server in servers:
+                    blamed |= server.blamed
                     self._tell(server.reasons)
                     self.tally.refused += len(server.reasons.keys() - silent.keys())
             fewest = min(len(summed.survivors) for summed in opened.values())

@@ -15,13 +15,15 @@ def check_degree(neighbours: int, clients: int) -> None:
         )
 
 
-def ring_order(clients: Sequence[int], digest: bytes) -> tuple[int, ...]:
-    """The clients in the random order in which they sit on the ring: by SHA-256 of the terms' digest and their number.
+def ring_order(clients: Sequence[int], session: bytes, round: int) -> tuple[int, ...]:
+    """The clients in the random order in which they sit on the ring: by SHA-256 of session, round and their number.
 
-    The order is public and as random as the terms: a server that could try many sessions could look for one in which its
-    accomplices surround somebody, so clients must not let it choose the session alone.
+    The order is public and as random as the session: a server that could try many sessions could look for one in which its
+    accomplices surround somebody, so clients must not let it choose the session alone. Nothing else that a server may choose
+    decides the order, neither the size of a sum nor its bits.
     """
-    return tuple(sorted(clients, key=lambda client: sha256(b"ring" + digest + client.to_bytes(8, "little")).digest()))
+    drawn = b"ring" + session + round.to_bytes(8, "little")
+    return tuple(sorted(clients, key=lambda client: sha256(drawn + client.to_bytes(8, "little")).digest()))
 
 
 def ring_neighbours(ring: Sequence[int], place: int, neighbours: int) -> tuple[int, ...]:

@@ -38,8 +38,8 @@ def planned_terms(
 ) -> Terms:
     """Terms that hold against a share of `colluders` in league with the server, and finish despite a share of `dropouts`.
 
-    What is given is kept, or refused if it does not hold; the rest is planned (`planned_neighbourhood`). `least`, the fewest clients in an opened sum, is what
-    remains after the assumed dropouts, and leaves room for one where the threshold does.
+    What is given is kept, or refused if it does not hold; the rest is planned (`planned_neighbourhood`). `least`, the fewest
+    clients in an opened sum, is what remains after the assumed dropouts, and leaves room for one where the threshold does.
     """
     named = tuple(sorted(clients))
     count = len(named)
@@ -96,11 +96,13 @@ def planned_neighbourhood(
     condition is the one against a lying server, so thresholds are higher than for an honest but curious one (t > c only).
     The last one holds against a lying server too: where clients sit is random, but the server chooses whom it calls gone, so
     clients count (`Terms.gap`). The condition on two stretches is not in that paper either. A client at a cut that is not given
-    the shares of clients beyond it adds no masks with them. It refuses the list of survivors, but its seed is lost to the server
-    if t others tell their shares of it. Of its k neighbours, those do not who are said to have left, or refuse as well. At
-    either end of an arc of clients that are cut off, these are all honest clients among k/2 − 1, so k/2 + 1 others and the
-    colluders among the k/2 − 1 are left. (docs/secure.md has the proof.) Where the ring would need all others, the graph is complete: then γn and δn themselves are the
-    worst case, and nothing is left to chance.
+    the shares of clients beyond it adds no masks with them. It refuses the list of survivors, but its seed is lost to the
+    server if t others tell their shares of it. Of its k neighbours, those do not who are said to have left, or refuse as well.
+    At either end of an arc of clients that are cut off, these are all honest clients among k/2 − 1, so k/2 + 1 others and the
+    colluders among the k/2 − 1 are left. (docs/secure.md has the proof.)
+
+    Where the ring would need all others, the graph is complete: then γn and δn themselves are the worst case, and nothing is
+    left to chance.
     """
     for name, share in {"colluders": colluders, "dropouts": dropouts}.items():
         if not 0 <= share < 1:

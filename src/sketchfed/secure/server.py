@@ -1,6 +1,8 @@
 """The server's part in a secure sum: it carries keys and sealed shares between clients, adds what is masked, opens the sum."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -51,14 +53,19 @@ class SecureServer:
     reveal anything, if that was foreseeable. A client that dealt its shares wrongly is found out, and the stage "recover" does
     without it.
 
-    `directory` holds the public identities of clients; the server checks by it what clients will check anyway.
+    `directory` holds the public identities of clients; the server checks by it what clients will check anyway. Clients in
+    `without` are asked nothing, for the reasons given: they made another attempt at the same sum fail.
     """
 
-    def __init__(self, terms: Terms, directory: Mapping[int, bytes]) -> None:
+    def __init__(self, terms: Terms, directory: Mapping[int, bytes], *, without: Mapping[int, str] = _NOBODY) -> None:
         self.terms = terms
         self.stage: Stage | None = "keys"
-        self.reasons: dict[int, str] = {}
-        self.requests: dict[int, bytes] = dict.fromkeys(terms.clients, pack(terms.packet))
+        self.reasons: dict[int, str] = {client: without[client] for client in terms.clients if client in without}
+        self.blamed: dict[int, str] = {}
+        """Why a sum failed that might have been opened without these clients."""
+        self.requests: dict[int, bytes] = dict.fromkeys(
+            (client for client in terms.clients if client not in without), pack(terms.packet)
+        )
         self.result: SecureSum | None = None
         self.asked_to_open = False
         """Whether clients were asked for what opens the sum: from then on they must assume that it was opened."""
@@ -183,15 +190,25 @@ class SecureServer:
         return {client: request for client in self._values if client not in lonely}
 
     def _leave_unopened(self) -> None:
-        """Leave clients out whose shares hardly anybody could open: the others tell their masks with them one by one.
+        """Leave clients out whose shares too few could open: the others tell their masks with them one by one.
 
-        If such a client stayed in the sum and fell silent at the end, its seed would be lost, and the sum with it.
+        If such a client stayed in the sum and fell silent at the end, its seed would be lost, and the sum with it. But a reply
+        can also lie about what could not be opened. So one client's word alone does not count, and neither does that of a
+        client that complains of more dealers than there are complaints about this one. Nobody is left out if the sum would
+        then be over too few: it may be opened with that client, and cannot be without it.
         """
-        holders = {dealer: sum(dealer in opened for opened in self._opened.values()) for dealer in self._values}
-        for dealer, count in holders.items():
-            if count < self.terms.threshold and len(self._values) > self.terms.threshold:
+        accusers = {dealer: self._accusers(dealer) for dealer in self._values}
+        complaints = Counter(chain.from_iterable(accusers.values()))
+        for dealer in sorted(accusers, key=lambda dealer: -len(accusers[dealer])):
+            believed = [peer for peer in accusers[dealer] if complaints[peer] <= len(accusers[dealer])]
+            count = self._count_near(dealer, self._values.keys()) - (len(believed) if len(believed) > 1 else 0)
+            if count < self.terms.threshold and len(self._values) > self.terms.least:
                 self._leave_out([dealer], "masked", f"only {count} of its neighbours could open the shares that it dealt.")
                 del self._values[dealer]
+
+    def _accusers(self, dealer: int) -> list[int]:
+        """The neighbours that sent values and say that they could not open the shares of this dealer."""
+        return [peer for peer in self._near(dealer, self._values)[1] if dealer not in self._opened[peer]]
 
     # consent ---------------------------------------------------------------------------------------------------------
 
@@ -211,8 +228,13 @@ class SecureServer:
                 f"{self.terms.threshold} are needed. The sum is abandoned and nothing was revealed; {self._advice}"
             )
         for client in self._to_open(told=self._consents):
-            holders = self._count_near(client, self._consents.keys())
+            accusers = self._accusers(client) if client in self._values else []  # masks with others are told one by one
+            holders = self._count_near(client, self._consents.keys() - set(accusers))
             if holders < self.terms.threshold:
+                if accusers:
+                    self.blamed[client] = (
+                        f"it left, and {len(accusers)} of its neighbours could not open the shares that it dealt"
+                    )
                 raise SecureSumError(
                     f"a secret of client {client}, which left, could not be opened: {holders} of its neighbours are left and "
                     f"{self.terms.threshold} are needed. The sum is abandoned and nothing was revealed; {self._advice}"
@@ -251,6 +273,7 @@ class SecureServer:
     # recover ---------------------------------------------------------------------------------------------------------
 
     def _ask_recover(self, why: Mapping[int, str]) -> dict[int, bytes]:
+        self._blame(why)
         for client, accusation in self._wrong.items():
             if accusation is None and client in self._values:
                 raise SecureSumError(
@@ -267,6 +290,20 @@ class SecureServer:
                 requests[client] = self._request("recover", to_accusations(self.terms, client, accused))
         return requests or self._finish()
 
+    def _blame(self, why: Mapping[int, str]) -> None:
+        """Note who is at fault, should the sum fail: not those who just left, but wrong dealers and holders of wrong shares.
+
+        A dealer of whom somebody complained is at fault if its secret is lost. So is a holder that keeps back what it said it
+        could open.
+        """
+        for client, accusation in self._wrong.items():
+            if accusation is not None or (client in self._values and self._accusers(client)):
+                self.blamed[client] = why[client]
+        for holder, shares in self._shares.items():
+            kept_back = (self._wrong.keys() & set(self._opened[holder])) - shares.keys()
+            if holder in why or kept_back:
+                self.blamed[holder] = why.get(holder, "it keeps back shares that it said it could open")
+
     def _read_recover(self, client: int, reply: Packet) -> None:
         neighbours, accused = self._near(client, self._wrong)
         keys = taken_apart(body_of(reply, reply_kind("recover"), self.terms), neighbours, KEY)
@@ -275,13 +312,18 @@ class SecureServer:
         self._pairs[client] = keys
 
     def _recovered(self) -> dict[int, bytes]:
-        for client in self._values:
-            _, accused = self._near(client, self._wrong)
-            if accused and client not in self._pairs:
-                raise SecureSumError(
-                    f"client {client} did not tell its masks with client {min(accused)}, which dealt wrongly. The sum is "
-                    f"abandoned; ask again without client {min(accused)}."
-                )
+        silent = {
+            client: accused
+            for client in self._values
+            if client not in self._pairs and (accused := self._near(client, self._wrong)[1])
+        }
+        self.blamed |= dict.fromkeys(silent, "it did not tell its masks with a client that dealt wrongly")
+        if silent:
+            client, accused = next(iter(silent.items()))
+            raise SecureSumError(
+                f"client {client} did not tell its masks with client {min(accused)}, which dealt wrongly. The sum is "
+                f"abandoned; ask again without client {min(accused)}."
+            )
         return self._finish()
 
     def _finish(self) -> dict[int, bytes]:

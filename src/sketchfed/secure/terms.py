@@ -184,7 +184,7 @@ class Terms:
 
     @cached_property
     def _ring(self) -> tuple[int, ...]:
-        return self.clients if self.complete else ring_order(self.clients, self.digest)
+        return self.clients if self.complete else ring_order(self.clients, self.session, self.round)
 
     @cached_property
     def _place(self) -> dict[int, int]:

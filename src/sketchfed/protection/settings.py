@@ -11,6 +11,7 @@ from sketchfed.secure import Terms, planned_terms
 from sketchfed.secure.planning import most_met
 
 _ODDS = 2.0**-40
+_MOST_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +163,8 @@ class SecureSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"secure.{name} must be at least 1, got {value}.")
+        if self.attempts > _MOST_ATTEMPTS:  # clients compute the terms of each to compare them with those that they are shown
+            raise InputError(f"secure.attempts must be at most {_MOST_ATTEMPTS}, got {self.attempts:,}.")
 
     def needed_clip(self) -> float:
         """The bound on what a client sends. Sums without noise on what is sent need it."""

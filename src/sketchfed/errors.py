@@ -18,6 +18,7 @@ A message says what was given, why it fails, and what to change.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Self
 
 __all__ = [
     "DivergedError",
@@ -38,6 +39,14 @@ __all__ = [
 
 class SketchfedError(Exception):
     """The root: catch this to catch whatever sketchfed refuses."""
+
+    told: str | None = None
+    """What a client's server is told in place of the message, where the message says what is the client's own business."""
+
+    def telling(self, text: str) -> Self:
+        """The error itself, with another text for the server."""
+        self.told = text
+        return self
 
 
 class InputError(SketchfedError, ValueError):

@@ -206,7 +206,7 @@ def resolve(reference: str, kind: str, wanted: str = "function") -> Any:
         raise InputError(
             f"{kind} {reference!r}: there is no module {error.name!r}. Install it, or start from the folder that holds it; "
             f"the current folder is {here}."
-        ) from error
+        ).telling(f"{kind} {reference!r}: there is no module {error.name!r}.") from error
     except SketchfedError:  # says itself what is wrong, and what to do about it
         raise
     except (Exception, SystemExit) as error:

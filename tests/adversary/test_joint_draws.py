@@ -152,7 +152,7 @@ def test_a_server_draws_no_more_often_than_a_node_may_be_asked_to_join(tmp_path)
     nodes = limited(tmp_path, "[limits]\nenrolments = 2\n")
     said = [draw_alone(nodes, bytes([number]) * 16) for number in (1, 2, 2, 3, 4)]
     assert [reply.status for reply in said] == ["done", "done", "done", "refused", "refused"]
-    assert "policy.toml:2: limits.enrolments = 2" in said[-1].reason
+    assert "line 2 of the node's policy: limits.enrolments" in said[-1].reason
 
 
 def test_a_node_draws_for_no_run_that_its_policy_refuses(tmp_path):
@@ -169,7 +169,7 @@ def test_a_node_whose_policy_cannot_be_read_draws_nothing(stage, tmp_path):
     (tmp_path / "policy.toml").write_text("[limits")
     reply = asked(nodes, NODES[0], stage, payload={"commit": server, "reveal": roll}[stage])
     assert reply.status == "refused"
-    assert "policy.toml" in reply.reason
+    assert "this node's policy cannot be read" in reply.reason
 
 
 CHANGES = {
@@ -220,3 +220,26 @@ def test_draws_of_runs_that_are_over_are_forgotten(monkeypatch):
     assert old.ask(ALL) == {}
     assert "had no part in drawing its randomness" in old.complaints[0]
     assert alive.ask(ALL) == first, "a run that is under way goes on"
+
+
+def test_a_draw_that_is_too_old_is_refused_whether_or_not_anything_was_pruned(monkeypatch):
+    """Draws are pruned when a run joins. A server that starts no other run must not keep its draws by that."""
+    nodes, start = grid(), time.time()
+    old, alive = agreed(nodes, session=b"o" * 16, **PRIVATE), agreed(nodes, session=b"a" * 16, **PRIVATE)
+    monkeypatch.setattr("sketchfed.nodes.store.NodeStore.prune", lambda *_: None)
+    monkeypatch.setattr(time, "time", lambda: start + 29 * 86_400)
+    first = alive.ask(ALL)
+    assert first
+    monkeypatch.setattr(time, "time", lambda: start + 31 * 86_400)
+    assert old.ask(ALL) == {}
+    assert "had no part in drawing its randomness" in old.complaints[0]
+    assert alive.ask(ALL) == first, "a run that is under way goes on"
+
+
+@pytest.mark.parametrize("day", [29, 31])
+def test_what_was_committed_long_ago_is_not_revealed(day, monkeypatch):
+    nodes, start, server = grid(), time.time(), commitment(SESSION, SERVER, bytes(32)) + offered(load_config(OFFER))
+    roll = asked(nodes, NODES[0], "commit", payload=server).payload
+    monkeypatch.setattr(time, "time", lambda: start + day * 86_400)
+    reply = asked(nodes, NODES[0], "reveal", payload=roll)
+    assert reply.status == ("done" if day < 30 else "refused")

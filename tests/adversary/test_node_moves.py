@@ -304,7 +304,7 @@ def test_a_node_is_asked_to_join_so_many_runs_a_day(tmp_path):
     nodes, offer = grid(policy=str(tmp_path / "policy.toml")), tables(data={"name": "given", "clients": 3})
     said = [hello(nodes, offer, session=bytes([number]) * 16) for number in (1, 1, 2, 3)]
     assert [reply.status for reply in said] == ["done", "done", "done", "refused"]
-    assert "policy.toml:2: limits.enrolments = 2" in said[-1].reason
+    assert "line 2 of the node's policy: limits.enrolments" in said[-1].reason
     settings = load_config(offer).to_tables()
     settings.pop("engine")
     rude = asked(nodes, NODES[0], "train", session=b"4" * 16, client=0, agreement=told(settings), payload=BEGIN)

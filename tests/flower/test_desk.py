@@ -89,8 +89,33 @@ def test_a_policy_can_refuse_identities_that_were_never_seen(tmp_path):
     desk = Desk(7, {"policy": str(policy)})
     desk.check_directory({0: b"a" * 32}, SESSION)
     desk.check_directory({0: b"a" * 32}, b"t" * 16)
-    with pytest.raises(SecureSumError, match=r"client 1 was never seen before.*policy\.toml:2: demand\.identities = known"):
-        desk.check_directory({0: b"a" * 32, 1: b"x" * 32}, b"u" * 16)
+    refused = r"client 1 was never seen before.*policy\.toml:2: demand\.identities = known"
+    for session in (b"u" * 16, b"u" * 16, b"v" * 16):
+        with pytest.raises(SecureSumError, match=refused) as said:
+            desk.check_directory({0: b"a" * 32, 1: b"x" * 32}, session)
+        assert said.value.told == (
+            "1 of 2 clients of this run have identities that this node does not know. It takes no part. "
+            "(line 2 of the node's policy: demand.identities = known)"
+        )
+
+
+def test_an_identity_that_changed_is_warned_of_in_every_run(caplog):
+    """A server that plays a client does not become known by having been warned of once."""
+    first, changed, warned = {0: b"a" * 32, 1: b"b" * 32}, {0: b"a" * 32, 1: b"x" * 32}, []
+    Desk(7, {}).check_directory(first, SESSION)
+    for number in range(3):
+        session, desk = bytes([number]) * 16, Desk(7, {})
+        desk.check_directory(changed, session)
+        warned.append(caplog.text.count("IDENTITIES CHANGED: 1 of 2 clients of this run have identities"))
+        with desk.store.transaction() as rows:
+            row = (desk.who, bytes([number]) * 32, session, 0.0)
+            rows.execute("INSERT INTO sums (who, digest, session, seen) VALUES (?, ?, ?, ?)", row)
+        desk.check_directory(changed, session)
+    assert warned == [1, 2, 3]
+    assert caplog.text.count("IDENTITIES CHANGED") == 3, "once in a run, not in each of its sums"
+    assert "client 1 had another identity before, now 78787878" in caplog.text
+    Desk(7, {}).check_directory(first, b"w" * 16)
+    assert caplog.text.count("IDENTITIES CHANGED") == 3
 
 
 def test_a_directory_of_the_node_must_have_the_same_keys(tmp_path):

@@ -166,6 +166,14 @@ def test_an_old_ledger_is_read_with_a_note_and_chained_from_then_on(tmp_path, ca
             PrivacyLedger.load(path)
 
 
+def test_a_ledger_that_was_made_to_look_old_is_refused_where_it_cannot_be_old(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    unchained(path)
+    PrivacyLedger.load(path)
+    with pytest.raises(StorageError, match=rf"looks like a ledger of sketchfed 0\.1\.0, and a later version wrote.*{ADVICE}"):
+        PrivacyLedger.load(path, chained=True)
+
+
 # What a crash leaves behind.
 
 

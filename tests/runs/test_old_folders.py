@@ -6,6 +6,7 @@
 import hashlib
 import json
 import math
+import re
 import shutil
 from base64 import b64decode
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 
 import sketchfed
 from golden.make_runs import DONE, EXPECTED, KINDS, RUNS, fingerprint, result
+from sketchfed.errors import StorageError
+from sketchfed.privacy.ledger_file import head_of
 from sketchfed.rounds.recorder import Exchange
 from sketchfed.runs.folder import is_finished
 from sketchfed.runs.wire_file import read_wire
@@ -76,6 +79,53 @@ def assert_alike(found: dict, wanted: dict) -> None:
                 assert math.isclose(value, other[name], rel_tol=1e-4, abs_tol=tolerance), (name, line, other)
             else:
                 assert value == other[name], (name, line, other)
+
+
+def stripped(folder: Path) -> None:
+    """Make the ledger of a run look as 0.1.0 wrote ledgers, with fewer lines."""
+    path = folder / "privacy.jsonl"
+    plain = re.sub(rb',"chain":"\w+"', b"", path.read_bytes()).replace(b'"version":2', b'"version":1')
+    path.write_bytes(b"".join(plain.replace(b',"deviation":null,"size":null', b"").splitlines(keepends=True)[:-2]))
+    head_of(path).unlink()
+
+
+PRIVATE = {
+    "data": {"clients": 3},
+    "model": {"hidden": [4]},
+    "algorithm": {"name": "fedavg", "rounds": 2},
+    "privacy": {"noise_multiplier": 1.0, "delta": 1e-4, "clip": 1.0},
+    "engine": {"checkpoint_seconds": 0.0},
+}
+
+
+@pytest.mark.parametrize("also", [(), ("identity.json",), ("identity.json", "public_start")], ids=str)
+def test_the_ledger_of_a_new_run_cannot_be_made_to_look_old(also, tmp_path):
+    """Neither where the run's identity is deleted, nor where the settings look old: the checkpoint says it as well."""
+    sketchfed.run(PRIVATE, folder=tmp_path / "run")
+    stripped(tmp_path / "run")
+    if "identity.json" in also:
+        (tmp_path / "run" / "identity.json").unlink()
+    if "public_start" in also:
+        config = tmp_path / "run" / "config.toml"
+        config.write_text(re.sub("public_start = .*\n", "", config.read_text()))
+    with pytest.raises(StorageError, match=r"looks like a ledger of sketchfed 0\.1\.0, and a later version wrote this run"):
+        sketchfed.resume(tmp_path / "run")
+
+
+def test_the_ledger_of_a_new_run_cannot_be_made_to_look_old_before_its_first_checkpoint(tmp_path):
+    sketchfed.run(PRIVATE, folder=tmp_path / "run")
+    stripped(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    with pytest.raises(StorageError, match=r"looks like a ledger of sketchfed 0\.1\.0"):
+        sketchfed.resume(tmp_path / "run")
+
+
+def test_the_ledger_of_an_old_run_that_was_gone_on_with_cannot_be_made_to_look_old_again(tmp_path):
+    folder = copied("private_iterative", tmp_path)
+    sketchfed.resume(folder)
+    stripped(folder)
+    with pytest.raises(StorageError, match=r"looks like a ledger of sketchfed 0\.1\.0"):
+        sketchfed.resume(folder)
 
 
 @pytest.mark.parametrize("kind", RECORDED)

@@ -38,7 +38,7 @@ class DataSource:
     def found(self) -> Path:
         path = self.path()
         if path is None:
-            raise InputError(self._missing())
+            raise InputError(self._missing()).telling(f"data set '{self.name}' is not here.")
         return path
 
     def _missing(self) -> str:
@@ -56,7 +56,7 @@ class DataSource:
     def wrong(self, path: Path, why: str) -> InputError:
         return InputError(
             f"data set '{self.name}': {path} {why}. It should be {self.published}, with {self.contents}. Get or write it anew."
-        )
+        ).telling(f"the file of data set '{self.name}' is damaged here.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,7 +109,7 @@ class Agreement:
                 f"{len(raw['nonces']):,} bytes arrived."
             )
         outputs, task = packet.scalars.get("outputs"), packet.scalars.get("task")
-        if type(outputs) is not int or task not in ("classification", "regression"):
+        if type(outputs) is not int or outputs < 0 or task not in ("classification", "regression"):
             raise WireError(f"an agreement says outputs and task, this one {outputs!r} and {task!r}.")
         tables, layout = _tables(raw["config"]), raw["layout"].decode(errors="replace")
         check(Draft(tables=tables, clients=clients, shape=shape, outputs=outputs, layout=layout))

@@ -9,7 +9,7 @@ from secrets import token_bytes, token_hex
 
 from flwr.supercore.utils import get_flwr_home
 
-from sketchfed.errors import InputError, SecureSumError, StorageError, WireError
+from sketchfed.errors import InputError, SecureSumError, SketchfedError, StorageError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.messages import Request
 from sketchfed.nodes.drawing import NONCE, Committed, Drawn, Opening, read_roll, settled
@@ -43,7 +43,7 @@ class Desk:
 
     @cached_property
     def policy(self) -> Policy:
-        return Policy.of(self._settings)
+        return read_policy(self._settings)
 
     @property
     def store(self) -> NodeStore:
@@ -59,7 +59,7 @@ class Desk:
     def revealed(self, request: Request) -> bytes:
         """Reveal what this client committed to, if everybody committed, itself among them."""
         opening = Opening.from_bytes(self.store.opening(self.who, request.session))
-        roll = read_roll(request.payload, request.session, opening)
+        roll = read_roll(request.payload, request.session, opening, most=self.policy["limits.clients"])
         if sum(each.identity == self.who for each in roll) != 1:
             raise WireError("this client is not on the roll of those who draw, so it reveals nothing.")
         return self.store.reveal(self.who, request.session, request.payload)
@@ -108,13 +108,12 @@ class Desk:
     def check_directory(self, directory: Mapping[int, bytes], session: bytes) -> None:
         """Refuse identities that differ from those in the file that `directory` names.
 
-        Without such a file, identities are trusted when they are first seen. Later strangers are warned of, or refused.
+        Without such a file, the identities of the first run are trusted. Strangers in later runs are warned of, or refused.
         """
         named = self._settings.get("directory")
         if not named:
             rule = self.policy.rules["demand.identities"]
-            strict = f"This node takes no part. ({rule.text})" if rule.value == "known" else None
-            self.store.meet(directory, session, strict=strict)
+            self.store.meet(self.who, directory, session, strict=(rule.text, rule.told) if rule.value == "known" else None)
             return
         known = read_directory(Path(str(named)))
         wrong = [client for client, key in directory.items() if known.get(client) != key]
@@ -122,6 +121,9 @@ class Desk:
             raise SecureSumError(
                 f"the server says that client {wrong[0]} has another identity than {named} does, or that file does not know "
                 "it. This node takes no part: bring the file up to date, or find out who forged the key."
+            ).telling(
+                f"client {wrong[0]} has another identity than this node's directory has, or the directory does not know it. "
+                "This node takes no part."
             )
 
     def release(self, protection: Protection, request: Request, index: int, seed: PublicSeed) -> Release | None:
@@ -146,6 +148,16 @@ class Desk:
         if promised is None:
             return None
         return Limit(epsilon=promised, delta=delta, rule=f"privacy.epsilon = {promised:g}")
+
+
+def read_policy(settings: Mapping[str, object]) -> Policy:
+    """The policy of a node with these settings. A policy that cannot be read refuses everything, and no server learns why."""
+    try:
+        return Policy.of(settings)
+    except SketchfedError as error:
+        raise error.telling(
+            "this node's policy cannot be read, so the node takes no part. Its own log says why."
+        ) from error.__cause__
 
 
 def write_identity(path: Path) -> Identity:

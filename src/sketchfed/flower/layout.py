@@ -13,6 +13,8 @@ from torch import Tensor
 
 from sketchfed.errors import InputError, WireError
 
+_NUMBERS = "fiub"
+"""What numpy calls types of numbers. Texts have types of any length, so an array of them may be of any size."""
 _MOST_FIXED = 10_000
 """Numbers that are not trained and travel once, as text."""
 
@@ -38,7 +40,7 @@ class ArrayLayout:
     def of(cls, record: ArrayRecord, **others: Any) -> "ArrayLayout":
         arrays = {name: array.numpy() for name, array in record.items()}
         fixed = {name: array.reshape(-1).tolist() for name, array in arrays.items() if array.dtype.kind != "f"}
-        if any(array.dtype.kind not in "fiub" for array in arrays.values()):
+        if any(array.dtype.kind not in _NUMBERS for array in arrays.values()):
             raise InputError(f"arrays of numbers can be sent, {_kinds(arrays)} arrived. Leave the others out of the record.")
         if sum(map(len, fixed.values())) > _MOST_FIXED:
             raise InputError(f"{', '.join(fixed)} are not of floating-point numbers, so they are not trained, and too long.")
@@ -67,8 +69,9 @@ class ArrayLayout:
             layout = cls(
                 **{**read, "arrays": [(str(name), str(kind), [int(n) for n in shape]) for name, kind, shape in read["arrays"]]}
             )
-            for _, kind, _ in layout.arrays:
-                np.dtype(kind)
+            for _, kind, shape in layout.arrays:
+                if np.dtype(kind).kind not in _NUMBERS or min(shape, default=0) < 0:
+                    raise ValueError(f"type {kind[:20]!r} and shape {shape} are not those of numbers")
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise WireError(
                 f"the run does not say what arrays its model has: {error}. Use the strategy of sketchfed.flower."

@@ -12,12 +12,14 @@ from torch import Tensor
 from sketchfed.algorithms import Algorithm
 from sketchfed.errors import InputError, SketchfedError
 from sketchfed.flower.agreement import Agreement
+from sketchfed.flower.desk import read_policy
 from sketchfed.flower.layout import ArrayLayout
-from sketchfed.flower.messages import RECORD
+from sketchfed.flower.messages import NEVER, RECORD
 from sketchfed.flower.node import answered
-from sketchfed.flower.source import Hello, Work, WorkSource
+from sketchfed.flower.refusals import told
+from sketchfed.flower.source import Hello, Work, WorkSource, total
 from sketchfed.nn.model_sketch import ModelSketch
-from sketchfed.nodes.policy import Policy
+from sketchfed.nodes.policy import Rule
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, LocalWork
 
@@ -32,9 +34,13 @@ def sketchfed_mod(message: Message, context: Context, call_next: CallNext) -> Me
     policy demands privacy or secure sums, or says `plain = false`.
     """
     if not message.has_content() or RECORD not in message.content.config_records:
-        policy = Policy.of(context.node_config)
-        if not policy["allow.plain"]:
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, _refusal(policy)), reply_to=message)
+        try:
+            plain = read_policy(context.node_config).rules["allow.plain"]
+            if not plain.value:
+                raise _refusal(plain)
+        except Exception as error:
+            said = told(error, client=NEVER, hides=True)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=message)
         return call_next(message, context)
     return answered(message, context, AppSource(message, context, call_next))
 
@@ -58,7 +64,7 @@ class AppSource(WorkSource):
     def work(self, agreement: Agreement, client: int) -> Work:
         layout, config = ArrayLayout.from_text(agreement.layout), agreement.config
         check_app(config.algorithm)
-        trainer = AppTrainer(self, layout)
+        trainer = total(AppTrainer(self, layout), agreement)
         return Work(config.participant(trainer, agreement.sizes), _no_examples, None)
 
     def evaluate(self, agreement: Agreement, weights: Tensor) -> None:
@@ -130,11 +136,12 @@ def check_app(algorithm: Algorithm) -> None:
         )
 
 
-def _refusal(policy: Policy) -> str:
-    return (
+def _refusal(plain: Rule) -> InputError:
+    text = (
         "this node's policy refuses a message of another strategy: the app's weights would leave without noise or masks. Use "
-        f"the strategy Sketched. ({policy.rules['allow.plain'].text})"
+        "the strategy Sketched. "
     )
+    return InputError(f"{text}({plain.text})").telling(f"{text}({plain.told})")
 
 
 def _no_examples() -> Examples:

@@ -6,7 +6,6 @@ written down together with the answer; the answer leaves.
 """
 
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,11 +15,12 @@ from typing import Any
 from flwr.app import Context, Message
 
 from sketchfed.algorithms import cohort
-from sketchfed.errors import RAISED, SketchfedError, WireError, reason
+from sketchfed.errors import WireError
 from sketchfed.flower.agreement import DIGEST, Agreement, Draft
 from sketchfed.flower.desk import Desk
 from sketchfed.flower.enrolment import greeting
 from sketchfed.flower.messages import Reply, Request
+from sketchfed.flower.refusals import data_at_work, told
 from sketchfed.flower.source import Work, WorkSource
 from sketchfed.flower.state import ClientState, Kept
 from sketchfed.flower.sums import SumDesk
@@ -32,8 +32,6 @@ from sketchfed.protection import Clear
 from sketchfed.rounds.participant import BehindError
 from sketchfed.version import __version__
 
-log = logging.getLogger("sketchfed")
-
 
 def answered(message: Message, context: Context, source: WorkSource) -> Message:
     """The reply to a message of a sketchfed server; what cannot be done is refused in words, and stops nobody else."""
@@ -43,19 +41,10 @@ def answered(message: Message, context: Context, source: WorkSource) -> Message:
         with source.threads():
             reply = node.reply()
     except Exception as error:
-        reply = Reply.to(request, _told(error, request, hides=node.hides).encode(), "refused")
+        reply = Reply.to(request, told(error, client=request.client, hides=node.hides).encode(), "refused")
     finally:
         node.close()
     return Message(reply.to_records(), reply_to=message)
-
-
-def _told(error: Exception, request: Request, *, hides: bool) -> str:
-    """What the server is told of an error. The message of an exception of the client's own code may quote its data."""
-    raised = error if not isinstance(error, SketchfedError) else error.__cause__
-    if raised is None or isinstance(raised, SketchfedError):
-        return str(error)
-    log.warning("client %d leaves this round out: %s", request.client, reason(error), exc_info=error)
-    return f"{RAISED}{type(raised).__name__}; its own log says more." if hides else reason(error)
 
 
 class Node:
@@ -78,12 +67,11 @@ class Node:
         if request.stage == "commit":
             return Reply.to(request, self._commit())
         if request.stage == "reveal":
-            self._desk.policy.rules["limits.enrolments"]  # a policy that cannot be read refuses everything
             return Reply.to(request, self._desk.revealed(request))
         agreement = self._agreement()
         if agreement is None:
             return Reply.to(request, status="unset")
-        self.hides = agreement.hides
+        self.hides = agreement.hides or self._desk.policy.protects
         sums = SumDesk(request, self._desk, self._source, self._state)
         stages: dict[str, Callable[[], bytes]] = {
             "train": lambda: self._train(agreement),
@@ -97,7 +85,8 @@ class Node:
 
     def _hello(self) -> bytes:
         self._check_offer(self._request.payload)
-        said = self._source.hello(self._request.payload)
+        with data_at_work():
+            said = self._source.hello(self._request.payload)
         partition, identity = self._context.node_config.get("partition-id"), self._desk.identity
         about = {
             "examples": said.examples,
@@ -125,12 +114,14 @@ class Node:
             tables = {key: table for key, table in tables.items() if key != "data"}
         counted = clients if type(clients) is int else None
         check(self._desk.policy, Offer(tables=tables, data=self._desk.data, clients=counted))
+        hidden = tables.get("privacy") is not None or tables.get("secure") is not None
+        self.hides = hidden or self._desk.policy.protects
         self._enrol()
         return tables
 
     def _enrol(self) -> None:
         rule = self._desk.policy.rules["limits.enrolments"]
-        self._desk.store.enrol(self._request.session, rule.value, f"It joins no more of them for now. ({rule.text})")
+        self._desk.store.enrol(self._request.session, rule.value, rule.text, rule.told)
 
     def _agreement(self) -> Agreement | None:
         """What this client agreed to, if that is what the server means; None if it has to be told first."""
@@ -207,7 +198,8 @@ class Node:
             with self._desk.store.transaction() as rows:
                 release.check(rows)
         self._source.round = replica.round
-        reply, memory = participant.answer(replica, work.examples(), kept.memory, client)
+        with data_at_work():
+            reply, memory = participant.answer(replica, work.examples(), kept.memory, client)
         lasting = replica if participant.algorithm.incremental else None
         self._state.keep(Kept(made=replica.round, replica=lasting, memory=memory))
         return reply, replica.round
@@ -224,7 +216,8 @@ class Node:
         except BehindError as error:
             return error.reply
         self._source.round = replica.round
-        self._source.evaluate(agreement, replica.weights)
+        with data_at_work():
+            self._source.evaluate(agreement, replica.weights)
         return b""
 
     def _check_chosen(self, work: Work, index: int) -> None:

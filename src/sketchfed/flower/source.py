@@ -18,8 +18,9 @@ from sketchfed.flower.agreement import Agreement
 from sketchfed.parts import resolve_function
 from sketchfed.rounds.participant import Participant
 from sketchfed.runs.workload import build_module, examples_of, from_config, loss_for, shares_start
-from sketchfed.training import Examples, make_trainer
+from sketchfed.training import Examples, Trainer, make_trainer
 from sketchfed.training.threads import one_thread
+from sketchfed.training.total import TotalTrainer
 
 
 class Hello(NamedTuple):
@@ -109,7 +110,7 @@ class NodeSource(WorkSource):
         config = agreement.config
         module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
         trainer = make_trainer(module, loss_for(agreement.task, config.model.loss))
-        participant = config.participant(trainer, agreement.sizes, module)
+        participant = config.participant(total(trainer, agreement), agreement.sizes, module)
         start = participant.algorithm.begin(vectors.flatten(module)).replica if shares_start(config) else None
 
         def examples() -> Examples:
@@ -117,10 +118,11 @@ class NodeSource(WorkSource):
             least = agreement.sizes[client]  # fewer would be likelier to be in a batch than the noise allows for
             fits = len(found.x) == least if agreement.cuts_passes else len(found.x) >= least
             if tuple(found.x.shape[1:]) != agreement.shape or not fits:
+                wanted = f"the run counts on {least:,} examples of shape {agreement.shape}"
+                changed = "Its data changed since it joined, or it is not for this run."
                 raise WireError(
-                    f"this node's {len(found.x):,} examples have shape {tuple(found.x.shape[1:])}, and the run counts on "
-                    f"{least:,} of shape {agreement.shape}. Its data changed since it joined, or it is not for this run."
-                )
+                    f"this node's {len(found.x):,} examples have shape {tuple(found.x.shape[1:])}, and {wanted}. {changed}"
+                ).telling(f"{wanted}, and this node has others. {changed}")
             trainer.check(Examples(found.x[:2], found.y[:2]))
             return found
 
@@ -143,6 +145,11 @@ class NodeSource(WorkSource):
             raise InputError(f"the node's setting redraw must be true or false, got {redraw!r}.")
         dataset, (rows,) = from_clients([own], test=_a_few(own), task=task, outputs=outputs, name="node", redraw=redraw)  # type: ignore[arg-type]
         return examples_of(dataset, rows)
+
+
+def total(trainer: Trainer, agreement: Agreement) -> Trainer:
+    """A trainer that does not fail because of the data, where the server must not see whether it does."""
+    return TotalTrainer(trainer) if agreement.hides else trainer
 
 
 def _task(own: Any) -> str:

@@ -8,6 +8,7 @@ from sketchfed.errors import SecureSumError, SketchfedError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.desk import Desk
 from sketchfed.flower.messages import Request
+from sketchfed.flower.refusals import data_at_work
 from sketchfed.flower.source import Work, WorkSource
 from sketchfed.flower.state import ClientState, Kept
 from sketchfed.nodes.spending import Release
@@ -20,6 +21,8 @@ log = logging.getLogger("sketchfed")
 
 _CARRIED = (request_kind("keys"), request_kind("shares"))
 """What may follow the packet of a stage: the first stages of the next round's sum."""
+_MOST_CARRIED = 1
+"""A client is in one sum of the next round, and one stage of it follows one of this round's."""
 
 
 class SumDesk:
@@ -35,6 +38,8 @@ class SumDesk:
             raise WireError(
                 f"a request of stage '{self._request.stage[:20]}' carries a packet '{unpack(first).kind}' of another stage."
             )
+        if len(carried) > _MOST_CARRIED:
+            raise WireError(f"{len(carried):,} packets follow that of stage '{self._request.stage}', and only one may.")
         try:
             reply = self._stage(first, task, agreement, work)
         except BehindError as error:
@@ -91,7 +96,8 @@ class SumDesk:
                 with self._desk.store.transaction() as rows:
                     release.check(rows)
             self._source.round = replica.round
-            reply = work.participant.masked(session, packet, replica, work.examples(), self._request.client)
+            with data_at_work():
+                reply = work.participant.masked(session, packet, replica, work.examples(), self._request.client)
             if work.participant.algorithm.incremental:
                 lasting.append(Kept(made=replica.round, replica=replica))
             return reply, release

@@ -20,6 +20,7 @@ NONCE = COMMITMENT = 32
 SERVER = b"server"
 """Whose commitment the server's is: nobody has this identity."""
 MOST_CLIENTS = 10**6
+"""The most clients of a run, whatever a policy says."""
 
 
 def commitment(session: bytes, owner: bytes, nonce: bytes) -> bytes:
@@ -94,10 +95,12 @@ class Committed:
         return self
 
 
-def read_roll(data: bytes, session: bytes, opening: Opening) -> list[Committed]:
-    """The commitments of all clients, in the order of their numbers. Each is checked, and nobody may be there twice."""
-    if not data or len(data) % Committed.size or len(data) > MOST_CLIENTS * Committed.size:
-        raise WireError(f"a roll has {Committed.size} bytes for each client, {len(data):,} arrived.")
+def read_roll(data: bytes, session: bytes, opening: Opening, *, most: int = MOST_CLIENTS) -> list[Committed]:
+    """The commitments of at most `most` clients, in the order of their numbers. Each is checked. Nobody may be there twice."""
+    if not data or len(data) % Committed.size or len(data) > most * Committed.size:
+        raise WireError(
+            f"a roll has {Committed.size} bytes for each client, and {most:,} clients at most; {len(data):,} bytes arrived."
+        )
     roll = [Committed.from_bytes(data[at : at + Committed.size]) for at in range(0, len(data), Committed.size)]
     for each in roll:
         each.check(session, opening)

@@ -15,7 +15,8 @@ BUILT_IN = "built-in"
 """In an allow-list: all parts that sketchfed itself brings."""
 EVERY = "*"
 """The table [data."*"] is about every data set without a table of its own."""
-NODE_CONFIG = "--node-config"
+NODE_CONFIG, DEFAULT = "--node-config", "default"
+"""Where a rule stands that is in no file."""
 DATA_KEYS = ("lifetime_epsilon", "lifetime_delta")
 DELTA = 1e-5
 """The largest δ where an ε is limited and nothing else is said."""
@@ -83,6 +84,7 @@ KEYS: dict[str, Kind] = {
         "first-use", lambda value: value in ("first-use", "known"), "'first-use' or 'known'", "whose identities are taken"
     ),
     "limits.parameters": Kind(100_000_000, _whole, "a whole number", "the most parameters of a model"),
+    "limits.clients": Kind(100_000, _whole, "a whole number", "the most clients of a run"),
     "limits.rounds": Kind(100_000, _whole, "a whole number", "the most rounds of a run"),
     "limits.steps": Kind(100_000, _whole, "a whole number", "the most local steps, or epochs, of a round"),
     "limits.memory": Kind(16 * 2**30, _whole, "a number of bytes", "the most memory, by an estimate, of a client's work"),
@@ -97,11 +99,32 @@ class Rule:
     key: str
     value: Any
     source: str
+    line: int | None = None
 
     @property
     def text(self) -> str:
-        shown = {"True": "true", "False": "false", "None": "not limited"}.get(str(self.value), self.value)
-        return f"{self.source}: {self.key} = {shown}"
+        return f"{self.source}: {self.key} = {self._shown}"
+
+    @property
+    def told(self) -> str:
+        """The line as a server may know it: without the file's path, and without what other runs on this node have to do with.
+
+        A lifetime budget tells who has spent a part of it what the others spent. Lists of names tell what else the node runs.
+        """
+        key = self.key.rpartition(".")[2] if self.key.startswith("data.") else self.key
+        shared = key != self.key or key.startswith("allow.") or key == "limits.enrolments"
+        return f"{self.place}: {key}" if shared else f"{self.place}: {key} = {self._shown}"
+
+    @property
+    def place(self) -> str:
+        """Where the rule stands, as a server may know it."""
+        if self.source in (DEFAULT, NODE_CONFIG):
+            return self.source
+        return "the node's policy" if self.line is None else f"line {self.line} of the node's policy"
+
+    @property
+    def _shown(self) -> str:
+        return {"True": "true", "False": "false", "None": "not limited"}.get(str(self.value), str(self.value))
 
 
 class Policy:
@@ -113,7 +136,7 @@ class Policy:
     @classmethod
     def load(cls, path: str | Path | None = None, settings: Mapping[str, object] | None = None) -> "Policy":
         """The policy of a file, or the defaults, tightened by what a node was told with --node-config."""
-        rules = {key: Rule(key=key, value=kind.default, source="default") for key, kind in KEYS.items()}
+        rules = {key: Rule(key=key, value=kind.default, source=DEFAULT) for key, kind in KEYS.items()}
         data: dict[str, dict[str, Rule]] = {}
         if path is not None:
             _read(Path(path), rules, data)
@@ -136,13 +159,21 @@ class Policy:
         """Whether some ε, or some noise, is demanded of every run."""
         return self["demand.epsilon"] is not None or self["demand.noise_multiplier"] is not None or bool(self.data)
 
+    @property
+    def protects(self) -> bool:
+        """Whether noise or secure sums are demanded, so that nothing of the data may leave in another way."""
+        return self.private or bool(self["demand.secure"])
+
     def lifetime(self, name: str) -> Limit | None:
         """The lifetime budget of a data set."""
         rules = self.data.get(name) or self.data.get(EVERY)
         if rules is None:
             return None
         delta = rules["lifetime_delta"].value if "lifetime_delta" in rules else self["demand.delta"]
-        return Limit(epsilon=rules["lifetime_epsilon"].value, delta=delta, rule=f"({rules['lifetime_epsilon'].text})")
+        rule = rules["lifetime_epsilon"]
+        return Limit(
+            epsilon=rule.value, delta=delta, rule=f"({rule.text})", told=f"({rule.place}: {rule.key.rpartition('.')[2]})"
+        )
 
     def demands_privacy(self, name: str) -> Rule | None:
         """The rule for which a run on this data set needs an ε, if there is one."""
@@ -172,14 +203,13 @@ class Policy:
 
     def _complete(self) -> None:
         """Settle what depends on the rest: who demands privacy does not mean noise that the server promises to add."""
-        strict = self.private or self["demand.secure"]
         for key, value in (
-            ("allow.plain", not strict),
+            ("allow.plain", not self.protects),
             ("demand.delta", DELTA if self.private else None),
             ("demand.observers", ["server"] if self.private else ["server", "public"]),
         ):
             if self[key] is None:
-                self.rules[key] = Rule(key=key, value=value, source="default")
+                self.rules[key] = Rule(key=key, value=value, source=DEFAULT)
 
 
 def dataset_name(settings: Mapping[str, object]) -> str:
@@ -208,7 +238,7 @@ def _read(path: Path, rules: dict[str, Rule], data: dict[str, dict[str, Rule]]) 
                 raise UnknownNameError(f"key of the policy {path}", full, known)
             if not KEYS[full].valid(value):
                 raise InputError(f"{_at(path, where, (table,), key)}: {full} must be {KEYS[full].wanted}, got {value!r}.")
-            rules[full] = Rule(key=full, value=value, source=_at(path, where, (table,), key))
+            rules[full] = _rule(full, value, path, where, (table,), key)
 
 
 def _data_rules(path: Path, name: str, own: Any, where: "Lines") -> dict[str, Rule]:
@@ -219,10 +249,11 @@ def _data_rules(path: Path, name: str, own: Any, where: "Lines") -> dict[str, Ru
             raise UnknownNameError(f"key of the policy {path} in [data.{name}]", key, DATA_KEYS)
         if not (_positive(value) and (key == "lifetime_epsilon" or _share(value))):
             raise InputError(f"{_at(path, where, ('data', name), key)}: {key} must be a positive number, got {value!r}.")
-    return {
-        key: Rule(key=f"data.{name}.{key}", value=value, source=_at(path, where, ("data", name), key))
-        for key, value in own.items()
-    }
+    return {key: _rule(f"data.{name}.{key}", value, path, where, ("data", name), key) for key, value in own.items()}
+
+
+def _rule(full: str, value: Any, path: Path, where: "Lines", table: tuple[str, ...], key: str) -> Rule:
+    return Rule(key=full, value=value, source=_at(path, where, table, key), line=_line(where, table, key))
 
 
 Lines = Mapping[tuple[tuple[str, ...], str], int]
@@ -248,8 +279,12 @@ def _path(dotted: str) -> tuple[str, ...]:
 
 
 def _at(path: Path, where: Lines, table: tuple[str, ...], key: str) -> str:
-    line = where.get((table, key)) or where.get((table[:-1], table[-1]) if table else ((), key))
+    line = _line(where, table, key)
     return f"{path}:{line}" if line else str(path)
+
+
+def _line(where: Lines, table: tuple[str, ...], key: str) -> int | None:
+    return where.get((table, key)) or where.get((table[:-1], table[-1]) if table else ((), key))
 
 
 def tables_of(value: Any) -> Table:

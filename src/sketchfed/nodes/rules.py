@@ -81,14 +81,22 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        return f"this node's policy refuses {self.given}. {self.remedy}{' ' if self.remedy else ''}({self.rule.text})"
+        return self._with(self.rule.text)
+
+    @property
+    def refusal(self) -> InputError:
+        """The error that the node logs. Its server is told the rule, and not in which file it stands."""
+        return InputError(self.text).telling(self._with(self.rule.told))
+
+    def _with(self, rule: str) -> str:
+        return f"this node's policy refuses {self.given}. {self.remedy}{' ' if self.remedy else ''}({rule})"
 
 
 def check(policy: Policy, offer: Offer) -> None:
     """Raise `InputError` for the first rule that refuses."""
     for verdict in verdicts(policy, offer):
         if not verdict.allowed:
-            raise InputError(verdict.text)
+            raise verdict.refusal
 
 
 def verdicts(policy: Policy, offer: Offer) -> Iterator[Verdict]:
@@ -114,7 +122,7 @@ def check_built(policy: Policy, protection: Protection, data: str) -> None:
     found.append(_cohort(policy, protection.cohort_size, protection.settings if isinstance(protection, SecureSums) else None))
     for verdict in found:
         if not verdict.allowed:
-            raise InputError(verdict.text)
+            raise verdict.refusal
 
 
 def _checked_tables(offer: Offer) -> dict[str, Mapping[str, Any]]:
@@ -177,6 +185,9 @@ def _named(policy: Policy, kind: str, name: object, place: str) -> Verdict:
 
 def _limits(policy: Policy, tables: Mapping[str, Mapping[str, Any]], offer: Offer, *, countable: bool) -> Iterator[Verdict]:
     algorithm = tables.get("algorithm", {})
+    clients = max(offer.clients or 0, _number(tables.get("data", {}), "data", "clients", 0))
+    if clients:
+        yield _at_most(policy, "limits.clients", clients, f"a run of {clients:,} clients")
     rounds = _number(algorithm, "algorithm", "rounds", RoundSettings.rounds)
     yield _at_most(policy, "limits.rounds", rounds, f"algorithm.rounds = {rounds:,}")
     for key in ("local_steps", "local_epochs"):

@@ -33,6 +33,8 @@ class Limit:
     epsilon: float
     delta: float
     rule: str
+    told: str = ""
+    """The rule as a server may know it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,9 @@ class Release:
             raise InputError(
                 f"data set '{self.data}' was charged at {other[0]} level before, and this run claims ε at {self.claim.unit} "
                 f"level. The two cannot be added. Use privacy.unit = '{other[0]}'. {limit.rule}"
+            ).telling(
+                f"the data of this node is charged at {other[0]} level, and this run claims ε at {self.claim.unit} level. The "
+                f"two cannot be added. Use privacy.unit = '{other[0]}'. {limit.told}"
             )
         spent = _charges(rows, "data = ?", (self.data,))
         claim = Claim(unit=self.claim.unit, adjacency="zero-out", observer=self.claim.observer, delta=limit.delta)
@@ -93,7 +98,7 @@ class Release:
             raise InputError(
                 f"this answer would bring what data set '{self.data}' has spent over all runs to ε = {total:.4g} at δ = "
                 f"{limit.delta:g}. Its lifetime budget is used up. {limit.rule}"
-            )
+            ).telling(f"this answer would cost more than what is left of the lifetime budget of this node's data. {limit.told}")
 
     def _counted(self, rows: sqlite3.Connection) -> bool:
         """Whether this release is charged. Within a pass, as often as its most frequently released batch."""

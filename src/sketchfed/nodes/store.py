@@ -227,8 +227,8 @@ class NodeStore:
                 f"this node is asked as client {client}, and took part as client {found[1]} before. It is one client."
             )
 
-    def enrol(self, session: bytes, most: int, refused: str) -> None:
-        """Count a run that this node is asked to join. Refuse it if more than `most` came within a day.
+    def enrol(self, session: bytes, most: int, rule: str, told: str) -> None:
+        """Count a run that this node is asked to join. Refuse it by this rule if more than `most` came within a day.
 
         With each new run, what old ones left behind is pruned.
         """
@@ -238,7 +238,9 @@ class NodeStore:
                 return
             (recent,) = rows.execute("SELECT COUNT(*) FROM enrolments WHERE seen > ?", (now - 86_400,)).fetchone()
             if recent >= most:
-                raise InputError(f"{recent} runs asked this node to join within a day. {refused}")
+                raise InputError(
+                    f"{recent} runs asked this node to join within a day. It joins no more of them for now. ({rule})"
+                ).telling(f"too many runs asked this node to join within a day. It joins no more of them for now. ({told})")
             rows.execute("DELETE FROM enrolments WHERE seen < ?", (now - 10 * 86_400,))
             rows.execute("INSERT INTO enrolments (session, seen) VALUES (?, ?)", (session, now))
         self.prune(QUIET)
@@ -249,6 +251,7 @@ class NodeStore:
         `opening` is what the server committed to, with a digest of the settings for which it draws.
         """
         with self.transaction() as rows:
+            _forget_draws(rows, QUIET)
             found = rows.execute("SELECT server, nonce FROM draws WHERE who = ? AND session = ?", (who, session)).fetchone()
             if found is None:
                 row = (who, session, opening, nonce, time.time())
@@ -260,10 +263,9 @@ class NodeStore:
 
     def opening(self, who: bytes, session: bytes) -> bytes:
         """What the server of a run committed to, and for which settings, when this client did."""
-        with reading(self.path):
-            found = self._connection.execute(
-                "SELECT server FROM draws WHERE who = ? AND session = ?", (who, session)
-            ).fetchone()
+        with self.transaction() as rows:
+            _forget_draws(rows, QUIET)
+            found = rows.execute("SELECT server FROM draws WHERE who = ? AND session = ?", (who, session)).fetchone()
         if found is None:
             raise InputError("this client has committed to nothing in this run, so it has nothing to reveal.")
         return bytes(found[0])
@@ -271,6 +273,7 @@ class NodeStore:
     def reveal(self, who: bytes, session: bytes, roll: bytes) -> bytes:
         """What a client committed to, now that it knows everybody's commitments. It is told for one roll only."""
         with self.transaction() as rows:
+            _forget_draws(rows, QUIET)
             found = rows.execute("SELECT roll, nonce FROM draws WHERE who = ? AND session = ?", (who, session)).fetchone()
             if found is None:
                 raise InputError("this client has committed to nothing in this run, so it has nothing to reveal.")
@@ -281,36 +284,48 @@ class NodeStore:
         return bytes(found[1])
 
     def draw(self, who: bytes, session: bytes) -> tuple[bytes, bytes, bytes] | None:
-        """The server's opening, this client's random bytes and the roll for which it revealed them; None if it did not."""
-        with reading(self.path):
-            found = self._connection.execute(
+        """The server's opening, this client's random bytes and the roll for which it revealed them.
+
+        None if it did not, or so long ago that the draw does not count any more.
+        """
+        with self.transaction() as rows:
+            _forget_draws(rows, QUIET)
+            found = rows.execute(
                 "SELECT server, nonce, roll FROM draws WHERE who = ? AND session = ? AND roll IS NOT NULL", (who, session)
             ).fetchone()
         return None if found is None else (bytes(found[0]), bytes(found[1]), bytes(found[2]))
 
-    def meet(self, directory: Mapping[int, bytes], session: bytes, *, strict: str | None) -> None:
-        """Remember the identities of a run's clients. Warn of strangers once others are known, or refuse them.
+    def meet(self, who: bytes, directory: Mapping[int, bytes], session: bytes, *, strict: tuple[str, str] | None) -> None:
+        """Pin the identities of the clients of the first run. In later runs, warn of strangers, or refuse them.
 
-        `strict` is the rule of the policy that refuses strangers, or None.
+        Strangers are not pinned. They are warned of in every run that they are in, until the node has a directory. `strict` is
+        the rule of the policy that refuses them, and what the server is told of it, or None.
         """
-        now = time.time()
         with self.transaction() as rows:
             known = {bytes(key): client for key, client in rows.execute("SELECT public, client FROM identities")}
-            strangers = {client: key for client, key in directory.items() if key not in known}
-            if strangers and known:
-                client = min(strangers)
-                said = "had another identity before" if client in known.values() else "was never seen before"
-                text = (
-                    f"{len(strangers)} of {len(directory)} clients of this run have identities that this node has never seen; "
-                    f"client {client} {said}. Either clients are new, or the server plays them itself."
+            if not known:
+                rows.executemany(
+                    "INSERT INTO identities (public, client, session, seen) VALUES (?, ?, ?, ?)",
+                    [(key, client, session, time.time()) for client, key in directory.items()],
                 )
-                if strict is not None:
-                    raise SecureSumError(f"{text} {strict}")
-                log.warning("IDENTITIES CHANGED: %s Compare them with their owners, or give this node a directory.", text)
-            rows.executemany(
-                "INSERT OR IGNORE INTO identities (public, client, session, seen) VALUES (?, ?, ?, ?)",
-                [(key, client, session, now) for client, key in strangers.items()],
+                return
+            under_way = rows.execute("SELECT 1 FROM sums WHERE who = ? AND session = ? LIMIT 1", (who, session)).fetchone()
+        strangers = {client: key for client, key in directory.items() if key not in known}
+        if not strangers:
+            return
+        client = min(strangers)
+        said = "had another identity before" if client in known.values() else "was never seen before"
+        text = (
+            f"{len(strangers)} of {len(directory)} clients of this run have identities that this node does not know; client "
+            f"{client} {said}, now {strangers[client].hex()[:8]}. Either clients are new, or the server plays them itself."
+        )
+        if strict is not None:
+            refused = "clients of this run have identities that this node does not know. It takes no part."
+            raise SecureSumError(f"{text} This node takes no part. ({strict[0]})").telling(
+                f"{len(strangers)} of {len(directory)} {refused} ({strict[1]})"
             )
+        if under_way is None:
+            log.warning("IDENTITIES CHANGED: %s Compare them with their owners, or give this node a directory.", text)
 
     def prune(self, days: float) -> None:
         """Delete secrets, draws and stored replies of runs that were quiet for this long.
@@ -319,10 +334,9 @@ class NodeStore:
         """
         old = time.time() - days * 86_400
         with self.transaction() as rows:
-            quiet = "session NOT IN (SELECT session FROM answers WHERE seen > ?)"
-            done = rows.execute(f"UPDATE sums SET secret = NULL WHERE secret IS NOT NULL AND {quiet}", (old,)).rowcount
-            done += rows.execute(f"UPDATE answers SET reply = NULL WHERE reply IS NOT NULL AND {quiet}", (old,)).rowcount
-            done += rows.execute(f"DELETE FROM draws WHERE seen < ? AND {quiet}", (old, old)).rowcount
+            done = rows.execute(f"UPDATE sums SET secret = NULL WHERE secret IS NOT NULL AND {_SILENT}", (old,)).rowcount
+            done += rows.execute(f"UPDATE answers SET reply = NULL WHERE reply IS NOT NULL AND {_SILENT}", (old,)).rowcount
+            done += _forget_draws(rows, days)
         if done:
             self._forget_deleted()
 
@@ -341,6 +355,15 @@ class NodeStore:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
+
+
+_SILENT = "session NOT IN (SELECT session FROM answers WHERE seen > ?)"
+
+
+def _forget_draws(rows: sqlite3.Connection, days: float) -> int:
+    """Delete draws that were not used for this long, also if nothing else was pruned since. Returns their number."""
+    old = time.time() - days * 86_400
+    return rows.execute(f"DELETE FROM draws WHERE seen < ? AND {_SILENT}", (old, old)).rowcount
 
 
 def _prune(rows: sqlite3.Connection, key: Key) -> None:

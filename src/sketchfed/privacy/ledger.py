@@ -76,10 +76,11 @@ class PrivacyLedger:
             self._file = LedgerFile.create(path, msgspec.json.encode(_Head(FORMAT, VERSION, claim)))
 
     @classmethod
-    def load(cls, path: Path, claim: Claim | None = None) -> "PrivacyLedger":
+    def load(cls, path: Path, claim: Claim | None = None, *, chained: bool = False) -> "PrivacyLedger":
         """Go on with a ledger. A last line that a crash cut off was never acknowledged, and is left out.
 
-        With a claim, the ledger must be about that one.
+        With a claim, the ledger must be about that one. `chained` says that the ledger was not left by sketchfed 0.1.0, so that
+        it must have hashes.
         """
         file = LedgerFile.open(path)
         try:
@@ -88,6 +89,8 @@ class PrivacyLedger:
             raise damaged(path, 1, str(error)) from None
         if head.version == VERSION and not file.chained:
             raise damaged(path, 1, "it has no hash")
+        if chained and not file.chained:
+            raise damaged(path, 1, "it looks like a ledger of sketchfed 0.1.0, and a later version wrote this run")
         if head.format != FORMAT or head.version not in (UNCHAINED, VERSION):
             raise StorageError(
                 f"{path} is a '{head.format}' of version {head.version}; this sketchfed reads a '{FORMAT}' of version "
@@ -110,6 +113,11 @@ class PrivacyLedger:
         file.contents.clear()
         ledger.path, ledger._file = path, file
         return ledger
+
+    @property
+    def chained(self) -> bool:
+        """Whether its file has hashes by now. That of a run which 0.1.0 began gets them with the first new line."""
+        return self._file is not None and self._file.chained
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:

@@ -46,6 +46,8 @@ class Checkpoint:
     tally: Tally
     seconds: float
     memories: dict[int, Tensor]
+    chained: bool
+    """Whether the run's privacy ledger had hashes when this was saved. It then has them for good."""
 
 
 class Checkpoints:
@@ -55,7 +57,16 @@ class Checkpoints:
         self._folder = folder
         self._saved: dict[int, int] = {}  # maps a client to the round in the name of its memory file
 
-    def save(self, state: State, tally: Tally, *, seconds: float, memories: dict[int, Tensor], changed: set[int]) -> None:
+    def save(
+        self,
+        state: State,
+        tally: Tally,
+        *,
+        seconds: float,
+        memories: dict[int, Tensor],
+        changed: set[int],
+        chained: bool = False,
+    ) -> None:
         """Replace the checkpoint. `changed` holds the clients whose memory is not on disk yet."""
         saved = dict(self._saved)
         for client in sorted(changed):
@@ -65,6 +76,8 @@ class Checkpoints:
             replace_file(self._memory_file(client, saved[client]), _packed({"memory": memories[client]}, {}))
         counts = {name: value for name, value in vars(tally).items() if isinstance(value, int)}
         about = {**counts, "seconds": seconds, "version": _VERSION, "round": state.replica.round}
+        if chained:
+            about["chained"] = True
         tensors = _tensors(state)
         tensors["known"] = torch.tensor(sorted(tally.known.items()), dtype=torch.int64).reshape(-1, 2)
         tensors["saved"] = torch.tensor(sorted(saved.items()), dtype=torch.int64).reshape(-1, 2)
@@ -104,7 +117,7 @@ class Checkpoints:
         sizes = tensors["update_sizes"].tolist()
         parts = torch.split(tensors["updates"], sizes)
         self._saved = _pairs(tensors["saved"])
-        seconds = float(about.pop("seconds"))
+        seconds, chained = float(about.pop("seconds")), about.pop("chained", False) is True
         tally = Tally(
             **{key: _count(value) for key, value in about.items()},
             known=_pairs(tensors["known"]),
@@ -112,7 +125,7 @@ class Checkpoints:
         )
         memories = {client: self._memory(client, made, len(replica.weights)) for client, made in self._saved.items()}
         state = State(replica=replica, own=own)
-        return Checkpoint(state=state, tally=tally, seconds=seconds, memories=memories)
+        return Checkpoint(state=state, tally=tally, seconds=seconds, memories=memories, chained=chained)
 
     def _check_like(self, start: State, tensors: Mapping[str, Tensor]) -> None:
         """Refuse the checkpoint of another model or algorithm. Its tensors must have the shapes of this run's state."""

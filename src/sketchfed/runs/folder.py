@@ -14,8 +14,9 @@ from sketchfed.errors import InputError, StorageError
 from sketchfed.privacy.claims import Claim
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.runs.checkpoint import Checkpoints
-from sketchfed.runs.versions import SUMMARY, naming_writer, remedy
+from sketchfed.runs.versions import IDENTITY, SUMMARY, naming_writer, remedy
 from sketchfed.storage import replace_file, storing, sync_folder
+from sketchfed.tables import read_toml
 
 CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
 PRIVACY = "privacy.jsonl"
@@ -129,16 +130,23 @@ class RunFolder:
             raise StorageError(f"{self.path / METRICS} is not open for writing. Call `metrics` first.")
         return self._metrics
 
-    def privacy(self, claim: Claim, *, begun: bool) -> PrivacyLedger:
+    def privacy(self, claim: Claim, *, begun: bool, chained: bool = False) -> PrivacyLedger:
         """Return the ledger of the run's privacy costs. If the run has `begun`, its ledger must already exist.
 
+        Its lines must have hashes if the checkpoint says that they had (`chained`), or if 0.1.0 did not begin the run.
         The ledger is never cut back to the checkpoint, because what was sent after the checkpoint has been seen.
         """
         path = self.path / PRIVACY
         if not begun and not path.exists():
             return PrivacyLedger(claim, path)
         with naming_writer(self.path):
-            return PrivacyLedger.load(path, claim)
+            return PrivacyLedger.load(path, claim, chained=chained or not self._of_the_first_version)
+
+    @property
+    def _of_the_first_version(self) -> bool:
+        """Whether sketchfed 0.1.0 began the run: it saved no identity, and not all of today's settings."""
+        settings = read_toml(self.path / CONFIG).get("algorithm", {}) if self.begun else {}
+        return not (self.path / IDENTITY).exists() and "public_start" not in settings
 
     def summarise(self, summary: dict[str, Any]) -> None:
         replace_file(self.path / SUMMARY, json.dumps(summary, indent=1).encode())

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from sketchfed.data import DataSet
 from sketchfed.errors import InputError, StorageError
 from sketchfed.runs.fingerprints import code_name, fingerprint, tensors_digest
-from sketchfed.runs.versions import naming_writer
+from sketchfed.runs.versions import IDENTITY, naming_writer
 from sketchfed.runs.workload import Workload
 from sketchfed.storage import replace_file
 from sketchfed.vectors import trainable
 
 log = logging.getLogger("sketchfed")
 
-IDENTITY = "identity.json"
 _VERSION = 1
 _SHOWN = 5
 _TRIAL = 16  # examples on which `prepare` is tried

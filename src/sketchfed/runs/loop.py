@@ -243,7 +243,8 @@ class Loop:
         saved = folder.checkpoints.load(self._server.state)
         privacy = None
         if self._server.privacy_ledger is not None:
-            privacy = folder.privacy(self._server.privacy_ledger.claim, begun=saved is not None)
+            claim = self._server.privacy_ledger.claim
+            privacy = folder.privacy(claim, begun=saved is not None, chained=saved is not None and saved.chained)
         self._server.privacy_ledger = privacy
         if saved is None:
             self._lines = folder.metrics(0, self._workload.keys)
@@ -369,7 +370,9 @@ class Loop:
         if self._wire is not None:
             self._wire.sync(self.round)
         memories, changed = self._host.changed_memories()
-        folder.checkpoints.save(self._server.state, self._server.tally, seconds=seconds, memories=memories, changed=changed)
+        ledger = self._server.privacy_ledger
+        state, tally, chained = self._server.state, self._server.tally, ledger is not None and ledger.chained
+        folder.checkpoints.save(state, tally, seconds=seconds, memories=memories, changed=changed, chained=chained)
 
     def _summary(self, *, finished: bool) -> dict[str, Any]:
         return {

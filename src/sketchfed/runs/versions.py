@@ -8,7 +8,7 @@ from pathlib import Path
 from sketchfed.errors import StorageError
 from sketchfed.version import __version__
 
-SUMMARY = "summary.json"
+SUMMARY, IDENTITY = "summary.json", "identity.json"
 
 
 def writer(folder: Path) -> str | None:

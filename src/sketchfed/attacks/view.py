@@ -1,5 +1,6 @@
 """What an adversary knows: the wire as far as its role sees it, what is public, its own data, and nobody else's."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -217,12 +218,14 @@ class View:
                 yield self._update(replica, clients, heard, protection.variance(len(clients)) ** 0.5)
 
     def _reply(self, reply: bytes, replica: Replica, client: int) -> Heard | None:
-        """What a reply tells; nothing if the server would refuse it for what it is."""
+        """What a reply tells. Nothing if the server refuses it, whatever the others sent."""
         try:
             packet = unpack(reply)
             if packet.scalars.get("round") != replica.round or packet.clients != 1:
                 return None
-            self.public.algorithm.check(packet, self.public.dim, self._context(replica, client))
+            norm = self.public.algorithm.check(packet, self.public.dim, self._context(replica, client))
+            if norm is not None and not math.isfinite(norm):
+                return None
             heard = self.public.knowledge.heard(packet, self.public.dim, self._context(replica, client))
         except SketchfedError:
             return None

@@ -18,7 +18,7 @@ from torch.nn.functional import conv2d
 
 from sketchfed.errors import InputError
 
-Numbers = npt.NDArray[np.float64]
+FloatArray = npt.NDArray[np.float64]
 Scores = Tensor | npt.ArrayLike
 
 MOST_DECIBELS = 100.0
@@ -192,14 +192,14 @@ def share_interval(successes: int, trials: int, confidence: float = 0.95) -> tup
     return low, high
 
 
-def placements(scores: Numbers, others: Numbers) -> Numbers:
+def placements(scores: FloatArray, others: FloatArray) -> FloatArray:
     """For each score the share of others below it, of equal ones the half: DeLong et al.'s structural components."""
     ordered = np.sort(others)
     below, up_to = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
     return np.asarray((below + up_to) / (2 * len(others)), np.float64)
 
 
-def _scores(values: Scores, which: str) -> Numbers:
+def _scores(values: Scores, which: str) -> FloatArray:
     plain = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else values
     scores = np.asarray(plain, np.float64)
     if scores.ndim != 1 or not scores.size or np.isnan(scores).any():

@@ -22,7 +22,7 @@ from sketchfed.attacks.estimation import Seen
 from sketchfed.errors import InputError
 from sketchfed.sketches import Sketch, dense
 
-Round = Seen | Sketch
+RoundClue = Seen | Sketch
 """What a client knows of a round: what it saw or, if it missed that, the sketch alone, which follows from the public seed."""
 
 MOST_NUMBERS = 2**28
@@ -33,13 +33,13 @@ UNKNOWN_MOVEMENT = 0.01
 """The `movement` where too little was seen to estimate it."""
 
 
-def smoothed_steps(rounds: Sequence[Round], *, movement: float | None = None) -> Tensor:
+def smoothed_steps(rounds: Sequence[RoundClue], *, movement: float | None = None) -> Tensor:
     """The steps W_t − W_{t+1} from each round to the next, `(rounds − 1, out, dim)`: differences of `smoothed_weights`."""
     weights = smoothed_weights(rounds, movement=movement)
     return weights[:-1] - weights[1:]
 
 
-def smoothed_weights(rounds: Sequence[Round], *, movement: float | None = None) -> Tensor:
+def smoothed_weights(rounds: Sequence[RoundClue], *, movement: float | None = None) -> Tensor:
     """The mean of the weights of each round given all that was seen, `(rounds, out, dim)`, in float64.
 
     `rounds` follow each other without a gap; any slice of a run will do. `movement` is the variance of an entry of U divided
@@ -69,7 +69,7 @@ def smoothed_weights(rounds: Sequence[Round], *, movement: float | None = None) 
     return weights
 
 
-def estimated_movement(rounds: Sequence[Round]) -> float:
+def estimated_movement(rounds: Sequence[RoundClue]) -> float:
     """The variance of an entry of U divided by that of an entry of W, each by the moment that it explains.
 
     W: ‖W̃‖² over all that was seen, where entries of variance 1 would give out·‖S‖². U: how far what was seen is from
@@ -103,7 +103,7 @@ class _News:
     gain: Tensor
 
 
-def _filtered(rounds: Sequence[Round], movement: float, out: int) -> Iterator[_News | None]:
+def _filtered(rounds: Sequence[RoundClue], movement: float, out: int) -> Iterator[_News | None]:
     """Kalman's filter, with first weights of variance 1; None for a round that was missed."""
     dim = _sketch(rounds[0]).dim
     mean, covariance = torch.zeros(out, dim, dtype=torch.float64), torch.eye(dim, dtype=torch.float64)
@@ -122,7 +122,7 @@ def _filtered(rounds: Sequence[Round], movement: float, out: int) -> Iterator[_N
         covariance = covariance + movement * _outer(sketch)
 
 
-def _first(rounds: Sequence[Round]) -> Sequence[Round]:
+def _first(rounds: Sequence[RoundClue]) -> Sequence[RoundClue]:
     """The rounds from the first to be seen on, until 3/2·dim numbers of a row were told, or all."""
     start = next(index for index, each in enumerate(rounds) if isinstance(each, Seen))
     told = 0
@@ -140,7 +140,7 @@ def _misfit(rows: Sequence[Tensor], seen: Sequence[Seen], still: Tensor) -> floa
     return sum(_square(told - each.sketch.apply(weights)) for told, each in pairs)
 
 
-def _sketch(each: Round) -> Sketch:
+def _sketch(each: RoundClue) -> Sketch:
     return each.sketch if isinstance(each, Seen) else each
 
 
@@ -157,7 +157,7 @@ def _square(t: Tensor) -> float:
     return float(t.square().sum())
 
 
-def _outputs(rounds: Sequence[Round]) -> int:
+def _outputs(rounds: Sequence[RoundClue]) -> int:
     """The number of rows of the layer that all rounds are of; refuses what is not rounds of one layer, or too much."""
     for index, each in enumerate(rounds):
         if not isinstance(each, Seen | Sketch):

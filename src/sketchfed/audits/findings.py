@@ -12,7 +12,7 @@ from sketchfed.errors import InputError
 AUDIT = "audit.json"
 FORMAT = 1
 
-Verdict = Literal["leaks", "nothing found", "no power", "not applicable"]
+AuditVerdict = Literal["leaks", "nothing found", "no power", "not applicable"]
 """'no power': the attack failed without any defence, so its failure here means nothing."""
 
 
@@ -36,7 +36,7 @@ class Finding:
     role: str
     attack: str
     goal: Goal
-    verdict: Verdict
+    verdict: AuditVerdict
     reason: str = ""
     """Why it could not be applied, or has no power, and what to use instead; or a remark on what was seen."""
     victims: int = 0

@@ -6,7 +6,7 @@ from html import escape
 from itertools import count
 
 from sketchfed.attacks.base import Goal
-from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, PicturePair, Verdict
+from sketchfed.audits.findings import AuditRecord, AuditVerdict, DefenceRecord, Finding, PicturePair
 from sketchfed.audits.png import dimensions
 from sketchfed.audits.verdicts import GOALS, MEASURES, NO_PROOF, shown_score, strongest
 from sketchfed.report.tables import BYTES_MEASURED, NOTHING
@@ -15,7 +15,12 @@ from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, s
 _SIDE = 64
 """Pixels that a picture may take in width, if its own are fewer."""
 _MOST_PICTURES = 10
-_LOOKS: dict[Verdict, str] = {"leaks": "leaks", "nothing found": "nothing", "no power": "powerless", "not applicable": "apart"}
+_LOOKS: dict[AuditVerdict, str] = {
+    "leaks": "leaks",
+    "nothing found": "nothing",
+    "no power": "powerless",
+    "not applicable": "apart",
+}
 _AFTER: dict[Goal, str] = {
     "examples": "A client's examples, reconstructed",
     "steps": "The server's steps, estimated",
@@ -65,7 +70,7 @@ def _claim(defence: DefenceRecord) -> str:
     return f"{shown_epsilon(defence.epsilon)}<small>{escape(defence.claim)}</small>"
 
 
-def _chip(verdict: Verdict) -> str:
+def _chip(verdict: AuditVerdict) -> str:
     return f'<span class="verdict {_LOOKS[verdict]}">{verdict}</span>'
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from sketchfed.attacks.base import Goal
-from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, Verdict
+from sketchfed.audits.findings import AuditRecord, AuditVerdict, DefenceRecord, Finding
 from sketchfed.report.tables import NOTHING
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -15,8 +15,8 @@ MEASURES = {"psnr": "PSNR", "cosine": "cosine", "auc": "AUC"}
 NO_PROOF = "“Nothing found” is no proof. “No power” says nothing: the attack also fails where nothing defends."
 INTERRUPTED = "This audit was interrupted. It shows what is there; findings and defences may be missing."
 
-_RANKS: tuple[Verdict, ...] = ("not applicable", "no power", "nothing found", "leaks")
-_JUDGED: tuple[Verdict, ...] = ("nothing found", "leaks")
+_RANKS: tuple[AuditVerdict, ...] = ("not applicable", "no power", "nothing found", "leaks")
+_JUDGED: tuple[AuditVerdict, ...] = ("nothing found", "leaks")
 
 
 def strongest(defence: DefenceRecord, goal: Goal) -> Finding | None:

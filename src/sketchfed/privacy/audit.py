@@ -20,7 +20,7 @@ from sketchfed.seeds import PublicSeed
 
 _MOST_EPSILON = 64.0
 
-Run = Callable[[npt.NDArray[np.bool_]], object]
+Experiment = Callable[[npt.NDArray[np.bool_]], object]
 """Trains, or only sums, with the canaries that are marked; returns a score a canary, higher where it looks included."""
 
 
@@ -89,7 +89,7 @@ def epsilon_lower_bound(*, canaries: int, guesses: int, correct: int, delta: flo
 
 
 def audit(
-    run: Run, *, canaries: int, delta: float, seed: PublicSeed, guesses: int | None = None, confidence: float = 0.95
+    run: Experiment, *, canaries: int, delta: float, seed: PublicSeed, guesses: int | None = None, confidence: float = 0.95
 ) -> AuditResult:
     """Include each canary with probability ½, run once, and guess: those with the highest scores in, with the lowest out.
 

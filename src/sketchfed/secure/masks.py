@@ -9,7 +9,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from torch import Tensor
 
-Words = npt.NDArray[np.unsignedinteger[Any]]
+MaskWords = npt.NDArray[np.unsignedinteger[Any]]
 
 CHUNK = 1 << 17
 """Bytes of a stream that are expanded at a time: they and the sums they are added to stay in the cache."""
@@ -22,7 +22,7 @@ def word_for(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
 
 
-def add_masks(words: Words, *, added: Sequence[bytes], subtracted: Sequence[bytes]) -> None:
+def add_masks(words: MaskWords, *, added: Sequence[bytes], subtracted: Sequence[bytes]) -> None:
     """words ← words + the masks of some keys − the masks of others, modulo the word.
 
     A mask is the stream of one 32-byte key from its beginning, and is never held as a whole: all streams advance together.
@@ -43,11 +43,11 @@ def _stream(key: bytes) -> CipherContext:
     return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
 
 
-def to_words(values: Tensor, bits: int) -> Words:
+def to_words(values: Tensor, bits: int) -> MaskWords:
     """Integers as words of their own, to be masked in place."""
     return values.numpy().astype(word_for(bits))
 
 
-def from_words(words: Words, bits: int) -> Tensor:
+def from_words(words: MaskWords, bits: int) -> Tensor:
     """The words modulo 2^bits, as int64."""
     return torch.from_numpy(words.astype(np.int64) & (2**bits - 1))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from sketchfed.secure.client import pair_key, self_key
 from sketchfed.secure.dealing import Accusation, Dealing, Secret, committed, fits
 from sketchfed.secure.keys import Advertised, KeyAgreement
-from sketchfed.secure.masks import Words, add_masks
+from sketchfed.secure.masks import MaskWords, add_masks
 from sketchfed.secure.transcript import Transcript
 
 
@@ -67,7 +67,7 @@ class Recovery:
 
     def unmask(
         self,
-        words: Words,
+        words: MaskWords,
         *,
         seeds: Mapping[int, bytes],
         left: Mapping[int, bytes],

@@ -27,8 +27,7 @@ rounding."""
 
 
 def by_loss(module: nn.Module, loss: Loss, weights: Tensor, candidates: Examples, *, reference: Tensor | None = None) -> Tensor:
-    """Minus the loss of each candidate under flat weights `(dim,)`: `(n,)`. The model was fitted to members, so their loss is
-    low.
+    """Minus the loss of each candidate under flat weights `(dim,)`: `(n,)`. Members were fitted, so their loss is low.
 
     Paper: Yeom et al. 2018, "Privacy Risk in Machine Learning", Sec. 3. `reference` are the candidates' losses under a model
     that saw none of them, `(n,)`. With it, the score is how much lower the loss is here (Watson et al. 2022, "On the Importance

@@ -176,8 +176,7 @@ def true_positive_rate(positive: Scores, negative: Scores, false_positive_rate: 
 
 
 def share_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """An interval for a probability, given the `successes` in independent trials. It misses with probability 1 − confidence at
-    most.
+    """An interval for a probability, from `successes` in independent trials. It misses with 1 − confidence at most.
 
     Paper: Clopper & Pearson 1934. Each side misses with half of that probability at most, also if the other side is 0 or 1.
     """

@@ -1,4 +1,4 @@
-"""Who is whose neighbour: all of them, or a ring on which the nearest are."""
+"""The neighbours of each client: all other clients, or the nearest ones on a ring."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -7,7 +7,7 @@ from sketchfed.errors import InputError
 
 
 def check_degree(neighbours: int, clients: int) -> None:
-    """A ring gives everybody the same number of neighbours on either side, the complete graph all others."""
+    """Check the number of neighbours: even on a ring, half on either side, or all others in the complete graph."""
     if type(neighbours) is not int or not 1 <= neighbours < clients or (neighbours % 2 and neighbours != clients - 1):
         raise InputError(
             f"{clients:,} clients have {clients - 1:,} neighbours each in the complete graph, or an even number from 2 "
@@ -16,15 +16,15 @@ def check_degree(neighbours: int, clients: int) -> None:
 
 
 def ring_order(clients: Sequence[int], digest: bytes) -> tuple[int, ...]:
-    """The clients in the random order in which they sit on the ring: by SHA-256 of the terms' digest and their number.
+    """The clients in their random order on the ring: sorted by SHA-256 of the terms' digest and their number.
 
-    The order is public and as random as the terms: a server that could try many sessions could look for one in which its
-    accomplices surround somebody, so clients must not let it choose the session alone.
+    The order is public, and as random as the terms. If a server could try many sessions, it could search for one in which its
+    accomplices surround somebody. So clients must not let it choose the session alone.
     """
     return tuple(sorted(clients, key=lambda client: sha256(b"ring" + digest + client.to_bytes(8, "little")).digest()))
 
 
 def ring_neighbours(ring: Sequence[int], place: int, neighbours: int) -> tuple[int, ...]:
-    """The nearest on both sides, ascending: a Harary graph over the random order (Bell et al. 2020, Sec. 3)."""
+    """The nearest clients on both sides, ascending: a Harary graph over the random order (Bell et al. 2020, Sec. 3)."""
     half = neighbours // 2
     return tuple(sorted(ring[(place + step) % len(ring)] for step in range(-half, half + 1) if step))

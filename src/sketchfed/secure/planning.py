@@ -143,7 +143,7 @@ class _Assumed(NamedTuple):
     incorrect: float
 
     def thresholds(self, k: int) -> range:
-        """The thresholds that do for k neighbours."""
+        """The thresholds that are possible with k neighbours."""
         if k == self.clients - 1:
             bad, gone = (math.floor(share * self.clients) for share in (self.colluders, self.dropouts))
             return range((self.clients + bad) // 2 + 1, self.clients - gone + 1)
@@ -162,16 +162,16 @@ class _Assumed(NamedTuple):
         return range(max((k + 1 + bad) // 2 + 1, k // 2 + 2 + cut), k - gone + 1)
 
     def spread(self, k: int) -> int:
-        """One more than the colluders among k/2 in a row; 1 in a complete graph, where it says nothing."""
+        """One more than the colluders among k/2 clients in a row. 1 in a complete graph, where it has no meaning."""
         if k == self.clients - 1:
             return 1
         return 1 + most_met(self.clients, self.colluders, k // 2, self.insecure / self.clients, others=self.clients)
 
 
 def _fewest(assumed: _Assumed) -> int:
-    """The fewest neighbours on a ring for which there is a threshold, or all others where there is none.
+    """The fewest neighbours on a ring for which there is a threshold, or all other clients if there is none.
 
-    Found by doubling, then bisection.
+    It is found by doubling, then bisection.
     """
     if assumed.clients <= _COMPLETE:
         return assumed.clients - 1
@@ -186,7 +186,7 @@ def _fewest(assumed: _Assumed) -> int:
 
 
 def most_met(count: int, share: float, k: int, odds: float, others: int | None = None) -> int:
-    """The least m such that k random others hold more than m of ⌊share·count⌋ marked clients with at most these odds."""
+    """The least m such that k random others include more than m of ⌊share·count⌋ marked clients with at most these odds."""
     others, marked = others or count - 1, math.floor(share * count)
     tail = 0.0
     for met in range(min(marked, k), max(0, k - (others - marked)), -1):
@@ -197,7 +197,7 @@ def most_met(count: int, share: float, k: int, odds: float, others: int | None =
 
 
 def most_met_twice(count: int, share: float, k: int, odds: float) -> int:
-    """The least m such that two disjoint random sets of k clients both hold more than m marked ones with at most these odds."""
+    """The least m such that both of two disjoint random sets of k clients include more than m marked ones with these odds."""
     marked = math.floor(share * count)
     least, most = 0, min(marked // 2, k)
     while least < most:
@@ -207,7 +207,7 @@ def most_met_twice(count: int, share: float, k: int, odds: float) -> int:
 
 
 def _odds_of_both(count: int, marked: int, k: int, least: int) -> float:
-    """How probable it is that each of two disjoint random sets of k clients holds at least this many marked ones."""
+    """The probability that each of two disjoint random sets of k clients includes at least this many marked ones."""
     total = 0.0
     for first in range(least, min(marked, k) + 1):
         second = sum(_odds(count - k, marked - first, k, met) for met in range(least, min(marked - first, k) + 1))
@@ -219,7 +219,7 @@ def _odds_of_both(count: int, marked: int, k: int, least: int) -> float:
 
 
 def _odds(count: int, marked: int, k: int, met: int) -> float:
-    """The hypergeometric law: k of `count` clients hold exactly `met` of the marked ones."""
+    """The hypergeometric probability that k of `count` clients include exactly `met` of the marked ones."""
     if k - met > count - marked:
         return 0.0
     return math.exp(_log_ways(marked, met) + _log_ways(count - marked, k - met) - _log_ways(count, k))

@@ -1,4 +1,4 @@
-"""The opening of a sum: secrets of clients that left, from the shares of those that stayed, and the removal of masks."""
+"""Opens a sum: recovers secrets of clients that left from the shares of those that stayed, and removes masks."""
 
 from collections.abc import Iterable, Mapping
 
@@ -50,7 +50,7 @@ class Recovery:
         return found
 
     def _valid(self, secret: Secret, dealer: int) -> dict[int, bytes]:
-        """As many shares as the threshold asks for, by holder, each as its dealer committed to it."""
+        """As many valid shares as the threshold requires, by holder. A share is valid if its dealer committed to it."""
         terms, dealing = self._transcript.terms, self._dealt[dealer]
         valid: dict[int, bytes] = {}
         for holder in terms.neighbours_of(dealer):
@@ -73,10 +73,10 @@ class Recovery:
         left: Mapping[int, bytes],
         pairs: Mapping[int, Mapping[int, bytes]],
     ) -> None:
-        """Take from a sum the own masks of survivors, by their seeds, and the masks that they share with those who left.
+        """Remove from a sum the survivors' own masks, by their seeds, and the masks that they share with clients that left.
 
         `left` are the private keys of the latter. `pairs` are the keys of single masks, by survivor, with clients that dealt
-        wrongly. What two survivors share has cancelled already.
+        wrongly. Masks between two survivors have cancelled already.
         """
         added: list[bytes] = []
         subtracted = [self_key(seed, self._transcript, client) for client, seed in seeds.items()]

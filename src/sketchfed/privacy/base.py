@@ -23,8 +23,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
-    """A sum of vectors, to which one unit contributes a norm of at most `clip`, and the noise on it. A unit is an example or a
-    client.
+    """A sum of vectors and its noise. One unit, an example or a client, contributes a norm of at most `clip` to it.
 
     The vectors are what is sent: sketches, if there is a sketch. Clipping comes after sketching, because ‖Rx‖ can exceed ‖x‖.
     """

@@ -72,4 +72,4 @@ def test_a_client_compares_proposed_terms_with_few_attempts():
     """It computes the terms of each attempt until those that the server proposes are among them."""
     settings = tables(algorithm={"name": "fedavg"}, data=GIVEN, privacy=SUMS["privacy"], secure={"attempts": 10**9})
     reply = asked(grid(), NODES[0], "train", client=0, agreement=told(settings), payload=BEGIN)
-    assert "secure.attempts must be at most 100" in reply.reason
+    assert "secure.attempts must be from 1 to 20" in reply.reason

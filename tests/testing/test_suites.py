@@ -3,12 +3,13 @@
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
 
 from sketchfed import PublicSeed
-from sketchfed.algorithms import Algorithm, FedAvg, Iterative
+from sketchfed.algorithms import Algorithm, FedAvg, Iterative, PrivateIterative
 from sketchfed.algorithms.forms import WholeModel
 from sketchfed.codecs import Dense
 from sketchfed.errors import DivergedError, InputError, WireError
@@ -128,6 +129,19 @@ def test_parts_are_named_after_themselves_or_as_a_mapping_says():
     assert list(Sketches().cases()) == ["count", "Count"]
 
 
+def test_checks_that_apply_to_no_part_are_left_out_and_come_back_with_other_parts():
+    class Noiseless(AlgorithmConformance):
+        algorithms: ClassVar = [FedAvg()]
+
+    class Noisy(Noiseless):
+        algorithms: ClassVar = [PrivateIterative()]
+
+    noise, code = "test_an_algorithm_that_needs_noise_is_refused_without_it", "test_a_client_sends_its_change_through_the_code"
+    assert getattr(Noiseless, noise) is None
+    assert getattr(Noisy, noise) is getattr(AlgorithmConformance, noise)
+    assert getattr(Noiseless, code) is getattr(Noisy, code) is getattr(AlgorithmConformance, code)
+
+
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_check_says_what_it_demands(suite):
     found = demands(suite)
@@ -168,6 +182,26 @@ def test_algorithms_that_do_not_conform_are_found(tmp_path):
         suite.test_resolving_twice_changes_nothing(algorithm)
     with pytest.raises(InputError, match="declares a linear code, but its packets do not work as one"):
         suite.test_a_protection_works_or_is_refused_before_the_first_round(Median(), "secure sums", tmp_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tardy(FedAvg):
+    """Takes no noise on what is sent, and says so again when it makes its second step."""
+
+    refused_placements: ClassVar = {"sent": "it counts votes, and votes have no noise."}
+
+    def server(self, state, packets, seed, *, noise=0.0):
+        if state.replica.round:
+            raise ValueError(self.refused_placements["sent"])
+        return super().server(state, packets, seed, noise=noise)
+
+
+def test_a_refusal_that_comes_after_clients_have_worked_is_found(tmp_path, monkeypatch):
+    suite = AlgorithmConformance()
+    suite.test_a_protection_works_or_is_refused_before_the_first_round(Tardy(), "noise on what clients send", tmp_path)
+    monkeypatch.setattr("sketchfed.protection.resolve.check_privacy", lambda *settings, **secure: None)
+    with pytest.raises(AssertionError, match="it is refused too late: clients had been asked for train"):
+        suite.test_a_protection_works_or_is_refused_before_the_first_round(Tardy(), "noise on what clients send", tmp_path)
 
 
 def test_a_sketch_that_is_linear_at_one_scale_only_is_found():

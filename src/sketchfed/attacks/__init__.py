@@ -1,4 +1,4 @@
-"""What an adversary makes of what was really sent."""
+"""Attacks: what an adversary can learn from the messages that were really sent."""
 
 from sketchfed.attacks.analytic import first_inputs, unsketched
 from sketchfed.attacks.base import Attack

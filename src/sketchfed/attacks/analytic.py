@@ -1,4 +1,4 @@
-"""Inputs of a first dense layer, read off its gradient."""
+"""Reads the inputs of a first dense layer off its gradient."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from sketchfed.vectors import Layout
 
 
 def first_inputs(observation: Observation) -> Tensor:
-    """What went into the first layer, `(inputs,)`, from a step on one example: exact, and without a search.
+    """Recover the input of the first layer, `(inputs,)`, from a step on one example. It is exact and needs no search.
 
-    The gradient of a dense layer W·x + b is δ·xᵀ and δ (Phong et al. 2017), so x is their quotient in every row with δ ≠ 0;
-    least squares over all rows is Σ δᵢ·(row i)/Σ δᵢ². Of a batch it is a mixture of inputs. Where clients train sketched
-    weights WS (Zhang & Wang 2021) it is xᵀS, the same sketch of the example, and `unsketched` undoes that.
+    The gradient of a dense layer W·x + b is δ·xᵀ and δ (Phong et al. 2017), so x is their quotient in every row with δ ≠ 0.
+    Least squares over all rows gives Σ δᵢ·(row i)/Σ δᵢ². For a batch, the result is a mixture of inputs. If clients train
+    sketched weights WS (Zhang & Wang 2021), the result is xᵀS, a sketch of the example, and `unsketched` undoes it.
     """
     if observation.map is not None:
         raise InputError(
@@ -40,7 +40,7 @@ def first_inputs(observation: Observation) -> Tensor:
 
 
 def unsketched(seen: Sequence[tuple[Tensor, Sketch]]) -> Tensor:
-    """The shortest x, `(inputs,)`, with Rx as seen for every sketch R of it: exact once they have `inputs` numbers together."""
+    """Find the shortest x, `(inputs,)`, with all of these sketches. It is exact if together they have `inputs` numbers."""
     rows = torch.cat([dense(sketch).double() for _, sketch in seen])
     values = torch.cat([sketched.double() for sketched, _ in seen])
     found: Tensor = torch.linalg.lstsq(rows, values[:, None], driver="gelsd").solution[:, 0]

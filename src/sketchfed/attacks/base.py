@@ -1,16 +1,17 @@
-"""What every attack says of itself."""
+"""The interface of an attack."""
 
 from abc import ABC
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Goal = Literal["examples", "steps", "property", "members"]
-"""What an attack is after: a client's examples, the server's steps, a property of examples, or who was in the training data."""
+"""What an attack looks for: a client's examples, the server's steps, a property of examples, or members of the training
+data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(ABC):
-    """Works on a `View`, and says in words where a view lacks what it needs (`InputError`)."""
+    """An attack on a `View`. If the view lacks what the attack needs, it raises `InputError` with the reason."""
 
     name: ClassVar[str]
     summary: ClassVar[str]

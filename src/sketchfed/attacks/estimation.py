@@ -30,7 +30,7 @@ class Seen:
 
 
 Estimate = Callable[[Seen, Seen], Tensor]
-"""From what was seen before and after a step, the step (out × dim)."""
+"""Estimates the step (out × dim) from the broadcasts before and after it."""
 
 
 def by_adjoint(old: Seen, new: Seen) -> Tensor:
@@ -39,7 +39,7 @@ def by_adjoint(old: Seen, new: Seen) -> Tensor:
 
 
 def by_pseudo_inverse(old: Seen, new: Seen) -> Tensor:
-    """Option II, W̃_old·S_old† − W̃_new·S_new†: each term is the least of all weights that have this sketch, hence too short."""
+    """Option II, W̃_old·S_old† − W̃_new·S_new†. Each term is the shortest matrix with this sketch, so it is too short."""
     return _least(old) - _least(new)
 
 
@@ -47,7 +47,7 @@ ESTIMATES: dict[str, Estimate] = {"adjoint": by_adjoint, "pseudo-inverse": by_ps
 
 
 def _least(seen: Seen) -> Tensor:
-    """W̃S† with S† = (SᵀS)†Sᵀ. An empty bucket was told nothing and gives nothing: 0† = 0."""
+    """W̃S† with S† = (SᵀS)†Sᵀ. An empty bucket says nothing and contributes nothing: 0† = 0."""
     rows, sketch = seen.rows, seen.sketch
     if sketch.orthogonal:
         loads = sketch.loads.to(rows)
@@ -63,8 +63,8 @@ def relative_error(estimate: Tensor, truth: Tensor) -> float:
 
 
 def cosine(estimate: Tensor, truth: Tensor) -> float:
-    """⟨Δ̂, Δ⟩ / (‖Δ̂‖·‖Δ‖) over all entries; the paper prints it without the norms (Sec. 6.3).
+    """⟨Δ̂, Δ⟩ / (‖Δ̂‖·‖Δ‖) over all entries. The paper prints it without the norms (Sec. 6.3).
 
-    The best multiple of an estimate has the relative error √(1 − cos²), so 0 alone means that nothing was learnt.
+    The best multiple of an estimate has the relative error √(1 − cos²). Only a cosine of 0 means that nothing was learnt.
     """
     return float((estimate * truth).sum() / (estimate.norm() * truth.norm()))

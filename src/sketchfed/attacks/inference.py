@@ -1,4 +1,4 @@
-"""Attacks that answer a question about examples: have they a property, were they trained on?"""
+"""Attacks that answer a question about examples: do they have a property, and were they trained on?"""
 
 from abc import abstractmethod
 from collections import defaultdict
@@ -19,12 +19,12 @@ from sketchfed.training import Examples
 from sketchfed.training.losses import loss_named
 
 MOST_EXAMPLES = 64
-"""Of an update whose property is guessed."""
+"""The largest number of examples behind an update whose property is guessed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PropertyAttack(Attack):
-    """A random forest over updates, taught on updates that the adversary makes from examples of its own."""
+    """A random forest over updates. The adversary trains it on updates that it makes from its own examples."""
 
     forest: PropertyInference = field(default_factory=PropertyInference)
 
@@ -43,9 +43,10 @@ class PropertyAttack(Attack):
         seed: PublicSeed,
         on_step: OnStep | None = None,
     ) -> list[tuple[Update, float]]:
-        """Estimate for each update of the first `rounds` rounds how likely its examples include one with the property.
+        """Estimate, for each update of the first `rounds` rounds, how likely one of its examples has the property.
 
-        The adversary's own `examples` have it where `has` says so. Rounds are judged one by one, as each has its own sketch.
+        `has` says which of the adversary's own `examples` have it. Rounds are judged one by one, because each has its own
+        sketch.
         """
         groups = _by_round(view.updates(), rounds)
         if not groups:
@@ -75,7 +76,7 @@ class PropertyAttack(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipAttack(Attack):
-    """Says how much examples look as if they had been trained on."""
+    """Scores how much an example looks as if it had been trained on."""
 
     goal = "members"
 
@@ -89,7 +90,7 @@ class MembershipAttack(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class LossAttack(MembershipAttack):
-    """Members have lower losses, under the final weights or, where they are not shown, the last form that was given out."""
+    """Members have lower losses, under the final weights or under the last form that clients were given."""
 
     name: ClassVar[str] = "loss"
     summary = "members have been fitted, so their loss is low"
@@ -109,7 +110,7 @@ class LossAttack(MembershipAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentAttack(MembershipAttack):
-    """Members' own updates show in what was sent."""
+    """Finds traces of members' own updates in what was sent."""
 
     name: ClassVar[str] = "alignment"
     summary = "the update that a member alone would make shows in those that were sent"

@@ -9,12 +9,12 @@ from sketchfed.vectors import Layout
 
 
 def inferred(observation: Observed, *, count: int) -> Tensor:
-    """The labels of `count` examples, `(count,)`, in no particular order, from one step with softmax and cross-entropy.
+    """Infer the labels of `count` examples, `(count,)`, in no particular order, from one step with softmax and cross-entropy.
 
-    For one example the gradient of the last bias is p − e_y, negative in y alone (Zhao, Mopuri & Bilen 2020, "iDLG"). Over a
-    batch it is lower by 1/count for every example of a class: the lowest class is taken, what it explains is given back, and
-    so on. Where the last layer has no bias, sums over the rows of its weight serve, for inputs behind a ReLU are not negative.
-    A gradient that was seen through a sketch is only estimated, and so are its labels.
+    For one example, the gradient of the last bias is p − e_y, which is negative in y alone (Zhao, Mopuri & Bilen 2020, "iDLG").
+    Over a batch, each example of a class lowers it by 1/count. So the class with the lowest value is taken, its share is added
+    back, and this is repeated. If the last layer has no bias, sums over the rows of its weight take its place: its inputs come
+    from a ReLU and are not negative. If the gradient was seen through a sketch, it is only an estimate, and so are the labels.
     """
     layout = Layout.of(observation.module)
     name, shape = layout.names[-1], layout.shapes[-1]

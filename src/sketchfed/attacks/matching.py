@@ -1,4 +1,4 @@
-"""Gradient matching: look for examples whose training would have looked like what was seen."""
+"""Gradient matching: searches for examples whose training would have looked like what was seen."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,33 +17,34 @@ OBJECTIVES = ("cosine", "squares")
 OPTIMISERS = ("adam", "lbfgs")
 LABELS = ("inferred", "searched", "tried")
 MOST = 8
-"""The largest number of examples that are looked for together."""
+"""The largest number of examples that are searched for together."""
 _CUTS = (3 / 8, 5 / 8, 7 / 8)
 _STALLED = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Guess:
-    """Examples that an attack came up with."""
+    """Examples that an attack has found."""
 
     x: Tensor
     """`(count, *shape)`."""
     y: Tensor
     """Labels, `(count,)`."""
     mismatch: float
-    """The objective at the end, without total variation: 0 is a perfect match, of whatever examples."""
+    """The objective at the end, without total variation. 0 is a perfect match, whatever the examples are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matching:
-    """Minimise the distance of A·change(x) to what was seen, over x, by gradients through the training itself.
+    """Minimises the distance between A·change(x) and what was seen, over x, with gradients through the training itself.
 
-    `squares` is ‖A∇F(w, x) − Ag‖² relative to ‖Ag‖², the objective of Zhu, Liu & Han 2019 (DLG) and, through a sketch, of Song
-    et al. 2023, Sec. 7.2. `cosine` with total `variation` and the signs of gradients for Adam is that of Geiping et al. 2020,
-    which needs no scale and so survives clipping. L-BFGS is exact where the objective is smooth, Adam is for ReLU and noise.
-    Labels are given, or `inferred` from the last layer, or `searched` for together with the examples, as probabilities, or
-    all of them are `tried`, for one example. The best of `restarts` and labels by the objective is returned: the adversary has
-    nothing else to choose by.
+    `squares` is ‖A∇F(w, x) − Ag‖² relative to ‖Ag‖². It is the objective of Zhu, Liu & Han 2019 (DLG) and, through a sketch, of
+    Song et al. 2023, Sec. 7.2. `cosine`, with total `variation` and the signs of gradients for Adam, is that of Geiping et al.
+    2020. It needs no scale, so it survives clipping. L-BFGS is exact if the objective is smooth. Adam is for ReLU and noise.
+
+    Labels are given, `inferred` from the last layer, `searched` for as probabilities together with the examples, or all
+    `tried`, for one example. Of all `restarts` and labels, the guess with the best objective is returned, because the adversary
+    has nothing else to choose by.
     """
 
     objective: str = "cosine"
@@ -55,10 +56,10 @@ class Matching:
     restarts: int = 1
     low: float = 0.0
     high: float = 1.0
-    """Inputs are known to lie between these."""
+    """Inputs are known to lie between these bounds."""
 
     most: ClassVar[int] = MOST
-    """The largest number of examples that are looked for together."""
+    """The largest number of examples that are searched for together."""
     name: ClassVar[str] = "matching"
     summary: ClassVar[str] = "examples whose gradient looks like what was seen"
     source: ClassVar[str] = "Zhu et al. 2019; Geiping et al. 2020; Song et al. 2023, Sec. 7"
@@ -98,7 +99,7 @@ class Matching:
         return min(guesses, key=lambda guess: guess.mismatch)
 
     def _labels(self, observation: Observed, shape: tuple[int, ...], count: int) -> list[Tensor | None]:
-        """The labels to try, one after the other. None means that they are searched for."""
+        """The labels to try, one after the other. None means that the search includes them."""
         if self.labels == "inferred":
             return [inferred(observation, count=count)]
         if self.labels == "searched":
@@ -146,7 +147,7 @@ class Matching:
         return (seen - values).square().sum() / values.square().sum().clamp(min=1e-30)
 
     def _descend(self, unknown: list[Tensor], loss: Callable[[], Tensor], on_step: Callable[[], None] | None) -> None:
-        """Adam on the signs of gradients, its rate cut by ten three times; inputs are kept in range."""
+        """Use Adam on the signs of gradients. Its rate is divided by ten three times, and inputs are kept in range."""
         optimiser = torch.optim.Adam(unknown, lr=self.rate)
         cuts = [int(share * self.iterations) for share in _CUTS]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, cuts, gamma=0.1)
@@ -162,7 +163,7 @@ class Matching:
                 on_step()
 
     def _newton(self, unknown: list[Tensor], loss: Callable[[], Tensor], on_step: Callable[[], None] | None) -> None:
-        """L-BFGS with strong Wolfe line searches, until nothing changes."""
+        """Use L-BFGS with strong Wolfe line searches until nothing changes."""
         optimiser = torch.optim.LBFGS(
             unknown, lr=1.0, max_iter=1, history_size=50, tolerance_change=0, tolerance_grad=0, line_search_fn="strong_wolfe"
         )
@@ -184,7 +185,7 @@ class Matching:
 
 
 def variation(x: Tensor) -> Tensor:
-    """Total variation of images `(n, channels, height, width)`: the mean distance of neighbouring pixels."""
+    """The total variation of images `(n, channels, height, width)`: the mean distance between neighbouring pixels."""
     return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
 
 

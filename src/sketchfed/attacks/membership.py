@@ -1,7 +1,7 @@
 """Membership inference: was this example trained on?
 
-Scores are higher where an example looks like a member; `attacks.scores` has the area under their ROC curve, and
-`privacy.audit.audited` the ε that they refute where members are canaries that were put in by the toss of a coin.
+Scores are higher if an example looks like a member. `attacks.scores` has the area under their ROC curve. If members are
+canaries, included by the toss of a coin, `privacy.audit.audited` has the ε that the scores refute.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,17 @@ from sketchfed.vectors import Layout
 
 _CHUNK, _COLUMNS = 1024, 2**16
 _FLAT = 1e-10
-"""Directions in which candidates differ by less than this share of the most, squared, are rounding."""
+"""If candidates differ in a direction by less than this share of the largest difference, squared, the difference is
+rounding."""
 
 
 def by_loss(module: nn.Module, loss: Loss, weights: Tensor, candidates: Examples, *, reference: Tensor | None = None) -> Tensor:
-    """Minus the loss of each candidate under flat weights `(dim,)`: `(n,)`. Members have been fitted, so theirs is low.
+    """Minus the loss of each candidate under flat weights `(dim,)`: `(n,)`. Members were fitted, so their loss is low.
 
-    Paper: Yeom et al. 2018, "Privacy Risk in Machine Learning", Sec. 3. With the candidates' losses under a `reference`
-    model that saw none of them, `(n,)`, it is how much lower theirs is here (Watson et al. 2022, "On the Importance of
-    Difficulty Calibration in Membership Inference Attacks"): an easy example is no member for that. The model is used in
-    evaluation mode, and left as it is.
+    Paper: Yeom et al. 2018, "Privacy Risk in Machine Learning", Sec. 3. `reference` are the candidates' losses under a model
+    that saw none of them, `(n,)`. With it, the score is how much lower the loss is here (Watson et al. 2022, "On the Importance
+    of Difficulty Calibration in Membership Inference Attacks"), so an easy example does not look like a member. The model is
+    used in evaluation mode and is not modified.
     """
     check_examples(candidates)
     layout = Layout.of(module)
@@ -69,23 +70,27 @@ def by_alignment(
     largest: bool = False,
     on_step: Progress = None,
 ) -> Tensor:
-    """How strongly each candidate's own update shows in what was observed, the mean over observations: `(n,)`.
+    """How strongly each candidate's own update shows in what was observed, averaged over observations: `(n,)`.
 
-    White-box, after Nasr et al. 2019, "Comprehensive Privacy Analysis of Deep Learning", and the scores of gradient canaries
-    in Maddock et al. 2023 (CANIFE) and Andrew et al. 2024 ("one-shot"), who take the cosine ⟨v, sᵢ⟩/‖v‖‖sᵢ‖ of what arrived
-    and what a first step on the candidate alone would look like. That is the best test in white noise. But updates of examples
-    resemble each other, and the other members are the larger noise; so here it is the best test for
-    v = β·s̄ + Σⱼ aⱼ(sⱼ − s̄) + noise with aⱼ ~ N(0, τ²) and noise N(0, σ²I): the derivative of the log-likelihood by a little
-    more of candidate i, (sᵢ − s̄)ᵀ(τ²Σⱼ(sⱼ − s̄)(sⱼ − s̄)ᵀ + σ²I)⁻¹(v − βs̄). It adds up over observations, does not ask how
-    many members there are, and needs no noise level: τ and σ are the likeliest. With much noise it is the matched filter, with
-    none the coefficients of least squares, which take a mean over a hundred examples apart where cosines see little.
+    This is a white-box attack, after Nasr et al. 2019, "Comprehensive Privacy Analysis of Deep Learning". Maddock et al. 2023
+    (CANIFE) and Andrew et al. 2024 ("one-shot") score gradient canaries by the cosine ⟨v, sᵢ⟩/‖v‖‖sᵢ‖ between what arrived and
+    what a first step on the candidate alone would look like. That is the best test in white noise. But updates of examples
+    resemble each other, so the other members are the larger noise.
 
-    Of several local steps the first stands for all: in the others a candidate that is alone would be fitted as no member of a
-    batch is. Candidates are compared with each other, two or more. More of them that are known not to be members do no harm,
-    and make s̄ and the covariance better. `possible` says for each observation which candidates can be in it, `(n,)` true or
-    false, where that is known: the mean is over those observations, 0 if there is none. With `largest` it is the largest over
-    observations, each in deviations over candidates: better where clients are seen one by one and a member is in few of
-    their updates. `on_step` is called for each observation. It takes 4·n·size bytes, and time n³.
+    The score here is therefore the best test for v = β·s̄ + Σⱼ aⱼ(sⱼ − s̄) + noise, with aⱼ ~ N(0, τ²) and noise N(0, σ²I). It
+    is the derivative of the log-likelihood with respect to a little more of candidate i: (sᵢ − s̄)ᵀ(τ²Σⱼ(sⱼ − s̄)(sⱼ − s̄)ᵀ +
+    σ²I)⁻¹(v − βs̄). It adds up over observations and does not depend on the number of members. It needs no noise level, because
+    τ and σ are estimated by maximum likelihood. With much noise it is the matched filter. Without noise it gives the
+    coefficients of least squares, which separate the parts of a mean over a hundred examples where cosines show little.
+
+    If there are several local steps, the first stands for all. In later steps, a candidate that is alone would be fitted more
+    than any member of a batch. Candidates are compared with each other, so there must be two or more. Additional ones that are
+    known not to be members do no harm and improve s̄ and the covariance.
+
+    `possible` says for each observation which candidates can be in it, `(n,)` true or false, if that is known. The mean is then
+    over those observations, and 0 if there is none. With `largest`, the score is the largest over observations, each in
+    deviations over candidates. That is better if clients are seen one by one and a member is in few of their updates. `on_step`
+    is called for each observation. The function takes 4·n·size bytes, and time n³.
     """
     check_examples(candidates)
     if not observations:
@@ -113,7 +118,7 @@ def by_alignment(
 
 
 class _Span:
-    """Updates of candidates `(n, size)`, in which directions they differ, and how much."""
+    """Updates of candidates `(n, size)`, the directions in which they differ, and by how much."""
 
     def __init__(self, rows: Tensor) -> None:
         self.mean = rows.mean(0)
@@ -145,7 +150,7 @@ class _Span:
 
 
 def mislabelled(examples: Examples, classes: int, seed: PublicSeed) -> Examples:
-    """The same inputs, each with a wrong label, uniform among the others: canaries, which only memory can fit.
+    """Return the same inputs, each with a wrong label, drawn uniformly from the others. Only memory can fit such canaries.
 
     Paper: label flipping in Nasr et al. 2021, "Adversary Instantiation", and in Steinke et al. 2023. Labels are `(n,)`.
     """

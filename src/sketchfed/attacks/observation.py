@@ -1,4 +1,4 @@
-"""What an adversary saw of somebody's local work: a linear function of the change that it made, perhaps with noise."""
+"""An observation of a client's local work: a linear function of the change that it made, perhaps with noise."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from sketchfed.vectors import Layout
 
 
 class Observed(Protocol):
-    """What an attack asks of an observation, or of several of the same examples."""
+    """What an attack can ask of an observation, or of several observations of the same examples."""
 
     @property
     def values(self) -> Tensor:
@@ -32,15 +32,15 @@ class Observed(Protocol):
         """An estimate of the gradient, `(dim,)`."""
 
     def seen(self, x: Tensor, y: Tensor) -> Tensor:
-        """What would have arrived of these examples, `(size,)`."""
+        """What would have arrived if these were the examples, `(size,)`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
-    """`values` = A·(change of the weights by local work on unknown examples), everything but the examples being known.
+    """`values` = A·(change of the weights by local work on unknown examples). Everything but the examples is known.
 
-    A is `map`: a sketch, the coordinates that were sent, a subspace; or the identity. One attack serves all of them, because
-    it only ever asks what examples it has in mind would have looked like (`seen`). Noise in the values is not modelled.
+    A is `map`: a sketch, the coordinates that were sent, a subspace, or the identity. One attack serves all of them, because it
+    only asks what its candidate examples would have looked like (`seen`). Noise in the values is not modelled.
     """
 
     values: Tensor
@@ -49,17 +49,18 @@ class Observation:
     """The model as the client trained it."""
     loss: Loss
     weights: Tensor
-    """From which the work began, flat, `(dim,)`."""
+    """The weights from which the work began, flat, `(dim,)`."""
     work: LocalWork
     seed: PublicSeed | tuple[PublicSeed, ...]
-    """That of the client in its round: the order of its batches is public. Several where the mean of clients was seen."""
+    """The seed of the client in its round, because the order of its batches is public. Several seeds if the mean of several
+    clients was seen."""
     counts: tuple[int, ...] = ()
-    """How many examples of each of several clients are behind it; as many as of the others, if absent."""
+    """The number of examples of each client, if there are several clients. If absent, all have the same number."""
     sizes: tuple[int, ...] = ()
-    """How many examples each client has in all, where it did not use all of them: its batches are drawn from these."""
+    """The total number of examples of each client, if it did not use all of them. Its batches are drawn from these."""
     map: LinearMap | None = None
     gram: Callable[[Tensor], Tensor] | None = None
-    """How the weights move where a change is said that lies behind a sketch (`Trainer.gram`)."""
+    """How the weights move if changes are made behind a sketch (`Trainer.gram`)."""
 
     def __post_init__(self) -> None:
         expected = Layout.of(self.module).dim
@@ -73,17 +74,17 @@ class Observation:
 
     @property
     def gradient(self) -> Tensor:
-        """An estimate of the sum of the gradients of the local steps, `(dim,)`: −Aᵀ·values/rate, unbiased for our sketches."""
+        """Estimates the sum of the gradients of the local steps, `(dim,)`: −Aᵀ·values/rate. Unbiased for our sketches."""
         back = self.values if self.map is None or isinstance(self.map, RoundTrip) else self.map.adjoint(self.values)
         return back / -self.work.rate
 
     @torch.enable_grad()
     def change(self, x: Tensor, y: Tensor) -> Tensor:
-        """What the local work would make of these examples, `(dim,)`; it can be differentiated by them.
+        """The change that the local work would make with these examples, `(dim,)`. It can be differentiated by them.
 
-        Several steps are unrolled, with batches as the client had them: the examples are those that it used, in the order in
-        which it holds them. Those of several clients follow each other. Targets may be probabilities, and everything is
-        computed in the type of x.
+        Several steps are unrolled, with the batches that the client had. The examples are those that it used, in the order in
+        which it holds them. Examples of several clients follow each other. Targets may be probabilities. Everything is computed
+        in the type of x.
         """
         if isinstance(self.seed, PublicSeed):
             return self._changed(x, y, self.seed, self.sizes[0] if self.sizes else None)
@@ -119,7 +120,7 @@ class Observation:
         return said
 
     def seen(self, x: Tensor, y: Tensor) -> Tensor:
-        """What would have arrived of these examples, `(size,)`."""
+        """What would have arrived if these were the examples, `(size,)`."""
         change = self.change(x, y)
         if self.map is None:
             return change
@@ -138,7 +139,7 @@ class Observation:
 
 
 def _depends(result: Tensor, x: Tensor) -> bool:
-    """Whether x is in the graph that a result was computed by."""
+    """Whether a result was computed from x."""
     known: set[Any] = set()
     left: list[Any] = [result.grad_fn]
     while left:
@@ -152,7 +153,7 @@ def _depends(result: Tensor, x: Tensor) -> bool:
 
 
 def batches_used(examples: Examples, work: LocalWork, seed: PublicSeed, size: int | None) -> Iterator[Examples]:
-    """The batches of a client that has `size` examples and used these; of any other number, as if they were all it has."""
+    """The batches of a client that has `size` examples and used these. For any other number, they count as all that it has."""
     order, slices = work.order(size or len(examples.x), seed)
     used, places = torch.unique(order[: slices[-1][1] if slices else 0], return_inverse=True)
     if len(used) != len(examples.x):
@@ -164,7 +165,7 @@ def batches_used(examples: Examples, work: LocalWork, seed: PublicSeed, size: in
 
 
 class _Mapped(torch.autograd.Function):
-    """A linear map with its adjoint as derivative: maps that compute outside torch can be matched through, too."""
+    """A linear map whose derivative is its adjoint. So maps that compute outside torch can be matched through as well."""
 
     @staticmethod
     def forward(ctx: Any, change: Tensor, known: LinearMap) -> Tensor:

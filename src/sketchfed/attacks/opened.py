@@ -1,4 +1,4 @@
-"""Secure sums opened once more, from the recorded bytes alone: what the server computed, anybody with its wire can."""
+"""Opens secure sums once more, from the recorded bytes alone. Anybody with the server's messages can compute what it did."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from sketchfed.wire import Packet, split, unpack
 
 
 class OpenedSum(NamedTuple):
-    """One secure sum: its round, its integers, and whose they are."""
+    """One secure sum: its round, its integers, and its clients."""
 
     round: int
     total: Tensor
@@ -22,7 +22,7 @@ class OpenedSum(NamedTuple):
 
 
 class Members(NamedTuple):
-    """The clients that were invited to the secure sums of a round, and those that are in them, as far as somebody was told."""
+    """The clients that were invited to the secure sums of a round, and those that are in them, as far as clients were told."""
 
     invited: frozenset[int]
     survivors: frozenset[int]
@@ -44,7 +44,7 @@ class _Part(NamedTuple):
 
 
 class _Replay:
-    """A server that is fed what was recorded of one sum."""
+    """A server that gets what was recorded of one sum."""
 
     def __init__(self, terms: Terms) -> None:
         self._identities: dict[int, bytes] = {}
@@ -72,7 +72,7 @@ class _Replay:
 
 
 def opened_sums(exchanges: Sequence[Exchange]) -> list[OpenedSum]:
-    """The sums that were opened in some rounds, in the order in which they began. Those that were abandoned are passed over."""
+    """Return the sums that were opened, in the order in which they began. Sums that were abandoned are left out."""
     replays: dict[bytes, _Replay] = {}
     for part in _parts(exchanges):
         try:
@@ -90,9 +90,9 @@ def opened_sums(exchanges: Sequence[Exchange]) -> list[OpenedSum]:
 
 
 def members_in(exchanges: Sequence[Exchange]) -> dict[int, Members]:
-    """By round, who was invited to secure sums and who is in them, as clients are told when they are asked for consent.
+    """For each round, who was invited to secure sums and who is in them. Clients learn it when they are asked for consent.
 
-    Of several attempts at one sum the last one counts.
+    If there were several attempts at a sum, the last one counts.
     """
     terms: dict[bytes, Terms] = {}
     found: dict[int, dict[tuple[int, ...], frozenset[int]]] = {}
@@ -112,7 +112,7 @@ def members_in(exchanges: Sequence[Exchange]) -> dict[int, Members]:
 
 
 def task_in(exchange: Exchange) -> bytes | None:
-    """The task that an exchange carried, which says where the model is; most stages of secure sums carry none."""
+    """The task in an exchange, which says where the model is. Most stages of secure sums have none."""
     if exchange.stage == "train":
         return exchange.request
     if exchange.stage != "masked":
@@ -124,7 +124,7 @@ def task_in(exchange: Exchange) -> bytes | None:
 
 
 def _parts(exchanges: Sequence[Exchange]) -> Iterator[_Part]:
-    """The packets of secure sums in some exchanges, each with its answer."""
+    """Yield the packets of secure sums, each with its answer."""
     for each in exchanges:
         if each.stage in ("train", "evaluate"):
             continue

@@ -1,4 +1,4 @@
-"""Property inference: does an update come from examples of a kind, such as faces with glasses?"""
+"""Property inference: does an update come from examples of some kind, such as faces with glasses?"""
 
 import math
 from collections.abc import Sequence
@@ -23,26 +23,28 @@ Marks = npt.NDArray[np.bool_]
 
 _COMPONENTS, _SHORT = 50, 1e-30
 _HELD = 2**27
-"""Numbers of simulated updates in memory at a time."""
+"""The largest amount of numbers of simulated updates that are in memory at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PropertyInference:
-    """A random forest that has learnt, from simulated updates, to tell those of examples with a property from others.
+    """A random forest that learns from simulated updates which of them come from examples with a property.
 
-    Paper: Melis, Song, De Cristofaro & Shmatikov 2019, "Exploiting Unintended Feature Leakage in Collaborative Learning",
-    Sec. 4.3. The adversary has examples of its own with and without the property, and knows what the model makes of them. The
-    property need not be what the model learns. An update counts by its direction, and by the logarithms of its length and of
-    the share of each parameter in that, for a sketch as its adjoint estimates it. Departures: one update is judged, not the
-    mean score over rounds; numbers that vary most are kept in place of their pooling; lengths are features; and half of the
-    trees grow on principal components, because a single number of a sketch, or of the mean over a batch, says little.
+    Paper: Melis, Song, De Cristofaro & Shmatikov 2019, "Exploiting Unintended Feature Leakage in Collaborative Learning", Sec.
+    4.3. The adversary has its own examples with and without the property, and can compute the updates that they would cause.
+    The property need not be what the model learns. The features of an update are its direction, the logarithm of its length,
+    and the logarithms of each parameter's share of the length. For a sketch, the adjoint estimates them.
+
+    Departures: one update is judged, not the mean score over rounds. The numbers that vary most are kept, instead of pooling.
+    Lengths are features. Half of the trees use principal components, because a single number of a sketch, or of the mean over a
+    batch, says little.
     """
 
     trees: int = 100
     shadows: int = 400
-    """Simulated updates to learn from, half of them with the property."""
+    """The number of simulated updates to learn from. Half of them have the property."""
     features: int = 2_000
-    """Select at most this many numbers of an update: those that vary most over the simulated updates."""
+    """The largest number of features: the numbers of an update that vary most over the simulated updates."""
     share: float = 1.0
     """The share of examples with the property in a batch that has it. At least one example has it."""
 
@@ -69,12 +71,12 @@ class PropertyInference:
         noise: float = 0.0,
         on_step: Progress = None,
     ) -> Tensor:
-        """How likely each update has the property, `(observations,)` from 0 to 1; only their order means something.
+        """How likely each update has the property, `(observations,)` from 0 to 1. Only their order has a meaning.
 
-        The observations are updates of one round, each from `count` unknown examples. `examples`, none of them the victims',
-        have the property where `has`, `(n,)`, is true. What a mechanism does is public, so the simulated updates go through
-        it too: they are scaled down to a length of `clip`, and normal `noise` of this deviation is added to each number.
-        `on_step` is called for each of them. Equal seeds give equal scores.
+        The observations are updates of one round, each from `count` unknown examples. `has`, `(n,)`, says which of the
+        `examples` have the property. None of these may belong to the victims. What a mechanism does is public, so the simulated
+        updates go through it too: they are scaled down to a length of `clip`, and normal `noise` of this deviation is added to
+        each number. `on_step` is called for each of them. Equal seeds give equal scores.
         """
         first = self._checked(observations, examples, has, clip, noise)
         labels = np.arange(self.shadows) % 2 == 0
@@ -104,7 +106,7 @@ class PropertyInference:
         return self.judged(learnt, labels, [rows[:, kept], lengths], seed)
 
     def judged(self, learnt: Sequence[Tensor], labels: Marks, asked: Sequence[Tensor], seed: PublicSeed) -> Tensor:
-        """What trees that have learnt from directions and lengths say of others."""
+        """The verdict of trees that learned from directions and lengths about other updates."""
         from sklearn.ensemble import RandomForestClassifier  # a second to import
 
         mean = learnt[0].mean(0)
@@ -119,7 +121,7 @@ class PropertyInference:
         return torch.from_numpy(votes / self.trees).float()
 
     def drawn(self, count: int, has: Tensor, labels: Marks, seed: PublicSeed) -> Tensor:
-        """Which examples are behind each simulated update, `(shadows, count)`, in a random order."""
+        """The examples behind each simulated update, `(shadows, count)`, in a random order."""
         having, lacking = (mask.nonzero()[:, 0].numpy() for mask in (has, ~has))
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(f"an update comes from a whole number of examples, 1 or more, got {count!r}.")
@@ -144,7 +146,7 @@ class PropertyInference:
     def _checked(
         self, observations: Sequence[Observation], examples: Examples, has: Tensor, clip: float | None, noise: float
     ) -> Observation:
-        """The first of the observations, if it can stand for all."""
+        """The first of the observations, if it can represent all of them."""
         if not observations:
             raise InputError("there is no observation to judge. Give one or more.")
         sizes = sorted({len(observation.values) for observation in observations})
@@ -176,7 +178,7 @@ class PropertyInference:
 
 
 def _described(observation: Observation, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Directions of updates, `(n, size)`, and logarithms of lengths, `(n, 1 + parameters)`: all, and each parameter's share."""
+    """Return directions of updates, `(n, size)`, and logarithms of lengths and shares of parameters, `(n, 1 + parameters)`."""
     lengths = rows.norm(dim=1, keepdim=True).clamp(min=_SHORT)
     directions = rows / lengths
     back = directions if observation.map is None else observation.map.adjoint(directions)

@@ -1,4 +1,4 @@
-"""Attacks on examples: from updates of a view back to what a client trained on."""
+"""Attacks on examples: they reconstruct what a client trained on from the updates of a view."""
 
 import math
 from abc import abstractmethod
@@ -20,12 +20,12 @@ OnStep = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction(Attack):
-    """Looks for the examples behind updates."""
+    """Reconstructs the examples behind updates."""
 
     goal = "examples"
 
     def targets(self, view: View) -> list[Target]:
-        """What a view gives it to aim at, the most promising first; `InputError` says why, if there is nothing."""
+        """The targets that a view offers, the most promising first. Raises `InputError` with the reason if there is none."""
         updates = view.updates()
         if not updates:
             raise InputError(
@@ -43,12 +43,12 @@ class Reconstruction(Attack):
 
     @abstractmethod
     def reconstruct(self, target: Target, public: Public, seed: PublicSeed, on_step: OnStep | None = None) -> Guess:
-        """The examples of a target, as well as this attack can."""
+        """Reconstruct the examples of a target as well as this attack can."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching(Reconstruction):
-    """Examples whose training would have looked like one update, by the cosine distance with total variation."""
+    """Searches for examples whose training would have looked like one update, by the cosine distance with total variation."""
 
     matching: Matching = field(default_factory=Matching)
 
@@ -62,7 +62,7 @@ class GradientMatching(Reconstruction):
 
 @dataclass(frozen=True, kw_only=True)
 class JointMatching(GradientMatching):
-    """The same for all updates that come from the same examples, together."""
+    """The same for all updates that come from the same examples, jointly."""
 
     name: ClassVar[str] = "joint matching"
     summary = "examples that explain all updates in which they were used"
@@ -80,7 +80,7 @@ class JointMatching(GradientMatching):
 
 @dataclass(frozen=True, kw_only=True)
 class DeepLeakage(GradientMatching):
-    """Squares of differences by L-BFGS, labels searched for as well; the best of several starts, for many stall."""
+    """Matches squares of differences with L-BFGS and searches for labels too. Many starts stall, so the best one counts."""
 
     matching: Matching = field(
         default_factory=lambda: Matching(
@@ -95,7 +95,7 @@ class DeepLeakage(GradientMatching):
 
 @dataclass(frozen=True, kw_only=True)
 class FirstLayer(Reconstruction):
-    """The input of a first dense layer by a division; where clients train sketches, by solving for what was sketched."""
+    """Computes the input of a first dense layer by a division. If clients train sketches, it solves for what was sketched."""
 
     name: ClassVar[str] = "first layer"
     summary = "the input of a first dense layer, by dividing its gradient"
@@ -128,7 +128,7 @@ class FirstLayer(Reconstruction):
 
 
 def _reads(target: Target) -> bool:
-    """Whether the inputs can be read off: not if, say, no unit of the first layer was active."""
+    """Whether the inputs can be read off. They cannot if, for example, no unit of the first layer was active."""
     try:
         first_inputs(target.first.observation)
     except InputError:

@@ -1,8 +1,8 @@
-"""How close a reconstruction, or a guess, came to the truth.
+"""Measures how close a reconstruction, or a guess, came to the truth.
 
-Images are tensors `(n, channels, height, width)` with values from 0 to 1; arithmetic is in float64 on the CPU. The scores of a
-membership attack are numbers, higher where something looks like a member. NaN is refused, for it would make an attack that
-broke down look like a defence that held.
+Images are tensors `(n, channels, height, width)` with values from 0 to 1. Arithmetic is in float64 on the CPU. The scores of a
+membership attack are higher for what looks like a member. NaN is refused, because an attack that broke down would look like a
+defence that held.
 """
 
 import math
@@ -18,11 +18,11 @@ from torch.nn.functional import conv2d
 
 from sketchfed.errors import InputError
 
-Numbers = npt.NDArray[np.float64]
+FloatArray = npt.NDArray[np.float64]
 Scores = Tensor | npt.ArrayLike
 
 MOST_DECIBELS = 100.0
-"""The ratio of signal to noise of a guess without error, and of any that is closer than this."""
+"""The signal-to-noise ratio of a guess without error, and of any guess that is closer than this."""
 
 _WINDOW, _WINDOW_DEVIATION = 11, 1.5
 _SMALL_MEAN, _SMALL_VARIANCE = 0.01**2, 0.03**2  # C₁ = (K₁·peak)² and C₂ = (K₂·peak)² at a peak of 1
@@ -37,8 +37,8 @@ def mse(guess: Tensor, truth: Tensor) -> Tensor:
 def psnr(guess: Tensor, truth: Tensor, peak: float = 1.0) -> Tensor:
     """The peak signal-to-noise ratio 10·log₁₀(peak²/mse) in dB, at most `MOST_DECIBELS`: `(n, ...)` and `(n, ...)` to `(n,)`.
 
-    `peak` is the range of the values: 1 for images from 0 to 1, 255 for bytes. Without a cap one guess that is exact would
-    make the mean over a batch infinite.
+    `peak` is the range of the values: 1 for images from 0 to 1, 255 for bytes. Without the cap, one exact guess would make the
+    mean over a batch infinite.
     """
     if not (math.isfinite(peak) and peak > 0):
         raise InputError(f"the peak is the range of the values, positive and finite, got {peak!r}. From 0 to 1 it is 1.")
@@ -46,12 +46,12 @@ def psnr(guess: Tensor, truth: Tensor, peak: float = 1.0) -> Tensor:
 
 
 def ssim(guess: Tensor, truth: Tensor) -> Tensor:
-    """The mean structural similarity of each image, 1 where they are equal: twice `(n, channels, height, width)` to `(n,)`.
+    """The mean structural similarity of each image, 1 for equal images: twice `(n, channels, height, width)` to `(n,)`.
 
-    Paper: Wang et al. 2004, "Image Quality Assessment: From Error Visibility to Structural Similarity", Eqs. 13 to 17, with
-    their Gaussian window of 11 × 11 and deviation 1.5, K₁ = 0.01, K₂ = 0.03 and a peak of 1, wherever the window lies within
-    the image. The paper's images are grey: here the mean goes over channels too. Images with a side below 11 get the largest
-    square window of an odd side that fits; one of 1 × 1 sees no structure, and compares brightness alone.
+    Paper: Wang et al. 2004, "Image Quality Assessment: From Error Visibility to Structural Similarity", Eqs. 13 to 17, with its
+    Gaussian window of 11 × 11 and deviation 1.5, K₁ = 0.01, K₂ = 0.03 and a peak of 1, at all places where the window lies
+    within the image. The paper's images are grey. Here the mean is over channels too. Images with a side below 11 get the
+    largest square window with an odd side that fits. A window of 1 × 1 sees no structure and compares brightness only.
     """
     guess, truth = _batches(guess, truth)
     if guess.ndim != 4:
@@ -66,7 +66,7 @@ def ssim(guess: Tensor, truth: Tensor) -> Tensor:
 
 
 def _blurred(images: Tensor) -> Tensor:
-    """Means under the window over the last two axes, a Gaussian of sum 1 that is the product of one along each."""
+    """Means over the last two axes under a Gaussian window with sum 1. It is the product of one window along each axis."""
     side = min(_WINDOW, *images.shape[-2:])
     side -= 1 - side % 2
     places = torch.arange(side, dtype=images.dtype) - side // 2
@@ -77,9 +77,9 @@ def _blurred(images: Tensor) -> Tensor:
 
 
 def matched(guess: Tensor, truth: Tensor) -> Tensor:
-    """The order `(n,)` in which guesses come closest to the truths: `guess[order]` has the least sum of squared errors.
+    """The order `(n,)` in which guesses are closest to the truths: `guess[order]` has the least sum of squared errors.
 
-    For `(n, ...)` and `(n, ...)`. An attack on the gradient of a batch cannot know in which order the examples were.
+    For `(n, ...)` and `(n, ...)`. An attack on the gradient of a batch cannot know the order of the examples.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -90,10 +90,10 @@ def matched(guess: Tensor, truth: Tensor) -> Tensor:
 
 
 def label_accuracy(guess: Tensor, truth: Tensor) -> float:
-    """The share of a batch's labels that were guessed, whatever their order: Σ over classes of the lesser count, by n.
+    """The share of a batch's labels that were guessed, in any order: Σ over classes of the smaller count, divided by n.
 
-    For `(n,)` and `(n,)` integers, or one of each `()`, where it is 1 if they are equal and otherwise 0. Labels from n separate
-    attacks have an order: compare them one by one.
+    For `(n,)` and `(n,)` integers, or one of each `()`: then it is 1 if they are equal and 0 otherwise. Labels from n separate
+    attacks have an order, so compare them one by one.
     """
     guessed, true = (Counter(_labels(labels).tolist()) for labels in (guess, truth))
     if guessed.total() != true.total():
@@ -102,10 +102,10 @@ def label_accuracy(guess: Tensor, truth: Tensor) -> float:
 
 
 def recognised(classifier: Callable[[Tensor], Tensor], guess: Tensor, labels: Tensor) -> float:
-    """The share of reconstructions `(n, ...)` that a classifier takes for what they are, given the true `labels`, `(n,)`.
+    """The share of reconstructions `(n, ...)` that a classifier assigns to their true `labels`, `(n,)`.
 
-    It makes logits `(n, classes)` of them; of equal ones the first counts. It should be in evaluation mode, and not the model
-    under attack: guesses that were fitted to its gradients may fool it.
+    The classifier returns logits `(n, classes)`. Among equal logits the first counts. It should be in evaluation mode, and it
+    should not be the model under attack: guesses that were fitted to that model's gradients may fool it.
     """
     expected = _labels(labels)
     _refuse_non_finite(guess)
@@ -127,9 +127,9 @@ def recognised(classifier: Callable[[Tensor], Tensor], guess: Tensor, labels: Te
 
 
 def auc(positive: Scores, negative: Scores) -> float:
-    """The area under the ROC curve from scores `(m,)` of members and `(n,)` of others: ½ is chance.
+    """The area under the ROC curve from scores `(m,)` of members and `(n,)` of others. ½ is chance.
 
-    It is the probability that a member scores higher than another, ties counting a half (Mann & Whitney 1947), and unbiased.
+    It is the probability that a member scores higher than another, where ties count half (Mann & Whitney 1947). It is unbiased.
     """
     return float(placements(_scores(positive, "positive"), _scores(negative, "negative")).mean())
 
@@ -137,14 +137,14 @@ def auc(positive: Scores, negative: Scores) -> float:
 def auc_interval(positive: Scores, negative: Scores, confidence: float = 0.95) -> tuple[float, float]:
     """An interval for the area that holds over the draws of members and others, with about this confidence.
 
-    Paper: DeLong et al. 1988, "Comparing the Areas under Two or More Correlated Receiver Operating Characteristic Curves",
-    whose variance is carried to log(A/(1 − A)), on which scale the interval is normal: it stays within 0 and 1. This is
-    asymptotic, and too short if one group has a handful of scores and the other many. Where that variance says nothing, the
+    Paper: DeLong et al. 1988, "Comparing the Areas under Two or More Correlated Receiver Operating Characteristic Curves". Its
+    variance is carried over to log(A/(1 − A)). The interval is normal on that scale, so it stays within 0 and 1. This is
+    asymptotic, and too short if one group has a handful of scores and the other has many. If that variance says nothing, the
     interval is exact for independent scores, and wide. With k = min(m, n):
 
-    - at an area of 1 it is `share_interval(k, k)`, and at 0 `share_interval(0, k)`: all of k disjoint pairs were in order,
-      which has probability A^k at most, and just that if scores of the smaller group are outliers with probability 1 − A;
-    - where all scores are equal, or a group has only one, it is A ± √(log(2/(1 − confidence))/2k) by Hoeffding 1963, Sec. 5.
+    - At an area of 1 it is `share_interval(k, k)`, and at 0 `share_interval(0, k)`. All of k disjoint pairs were in order. The
+      probability of this is at most A^k, and exactly that if scores of the smaller group are outliers with probability 1 − A.
+    - If all scores are equal, or a group has only one, it is A ± √(log(2/(1 − confidence))/2k) by Hoeffding 1963, Sec. 5.
     """
     _check_confidence(confidence)
     up, down = _scores(positive, "positive"), _scores(negative, "negative")
@@ -162,11 +162,11 @@ def auc_interval(positive: Scores, negative: Scores, confidence: float = 0.95) -
 
 
 def true_positive_rate(positive: Scores, negative: Scores, false_positive_rate: float = 0.01) -> float:
-    """The largest share of members above a threshold with no more than this share of others above it.
+    """The largest share of members above a threshold that at most this share of others exceeds.
 
-    Paper: Carlini et al. 2022, "Membership Inference Attacks From First Principles": an attack that is sure of a few
-    members is a leak that an area hides. The curve is not interpolated: with fewer than 1/false_positive_rate others, none
-    of them may be above. It is chosen on these very scores, and so a little in favour of the attack.
+    Paper: Carlini et al. 2022, "Membership Inference Attacks From First Principles". An attack that is sure about a few members
+    is a leak, and the area hides it. The curve is not interpolated: with fewer than 1/false_positive_rate others, none of them
+    may be above. The threshold is chosen on the same scores, which slightly favours the attack.
     """
     if not 0 <= false_positive_rate <= 1:
         raise InputError(f"a false positive rate lies from 0 to 1, got {false_positive_rate!r}. Give 0.01 for 1 %.")
@@ -176,9 +176,9 @@ def true_positive_rate(positive: Scores, negative: Scores, false_positive_rate: 
 
 
 def share_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """An interval for a probability that gave `successes` in independent trials: it misses with 1 − confidence at most.
+    """An interval for a probability, from `successes` in independent trials. It misses with 1 − confidence at most.
 
-    Paper: Clopper & Pearson 1934. Each side misses with half of that at most, also where the other side is 0 or 1.
+    Paper: Clopper & Pearson 1934. Each side misses with half of that probability at most, also if the other side is 0 or 1.
     """
     _check_confidence(confidence)
     if successes % 1 or trials % 1 or not 0 <= successes <= trials or trials < 1:
@@ -192,14 +192,14 @@ def share_interval(successes: int, trials: int, confidence: float = 0.95) -> tup
     return low, high
 
 
-def placements(scores: Numbers, others: Numbers) -> Numbers:
-    """For each score the share of others below it, of equal ones the half: DeLong et al.'s structural components."""
+def placements(scores: FloatArray, others: FloatArray) -> FloatArray:
+    """For each score, the share of others below it, where equal ones count half: DeLong et al.'s structural components."""
     ordered = np.sort(others)
     below, up_to = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
     return np.asarray((below + up_to) / (2 * len(others)), np.float64)
 
 
-def _scores(values: Scores, which: str) -> Numbers:
+def _scores(values: Scores, which: str) -> FloatArray:
     plain = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else values
     scores = np.asarray(plain, np.float64)
     if scores.ndim != 1 or not scores.size or np.isnan(scores).any():
@@ -211,7 +211,7 @@ def _scores(values: Scores, which: str) -> Numbers:
 
 
 def _batches(guess: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float64 on the CPU, if they can be compared."""
+    """Return both in float64 on the CPU, if they can be compared."""
     if guess.shape != truth.shape or guess.ndim < 1 or not guess.numel():
         raise InputError(
             f"a batch of guesses is compared with as many truths of the same shape, got {tuple(guess.shape)} and "

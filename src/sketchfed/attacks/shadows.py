@@ -1,4 +1,4 @@
-"""What updates on examples of the adversary's own would have looked like, many at a time."""
+"""Simulates updates on the adversary's own examples, many at a time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ from sketchfed.vectors import Layout
 Progress = Callable[[], None] | None
 
 _HELD, _MOST = 2**23, 256
-"""Weights that are computed with at a time, and groups at most."""
+"""The number of weights that are computed with at a time, and the largest number of groups."""
 
 
 def each_seen(observation: Observation, examples: Examples) -> Tensor:
-    """What would have arrived of each example, had it been the only one of a single client: `(n, size)`, without a graph."""
+    """What would have arrived if each example were the only one of a single client: `(n, size)`, without a graph."""
     check_examples(examples)
     seeds = observation.seed
     alone = replace(observation, seed=seeds if isinstance(seeds, PublicSeed) else seeds[0], counts=(), sizes=())
@@ -29,11 +29,11 @@ def each_seen(observation: Observation, examples: Examples) -> Tensor:
 
 
 def groups_seen(observation: Observation, groups: Examples, *, on_step: Progress = None) -> Tensor:
-    """What would have arrived of each group, had it been all examples: `(n, count, *shape)` to `(n, size)`, without a graph.
+    """What would have arrived if each group were all examples: `(n, count, *shape)` to `(n, size)`, without a graph.
 
-    The same as `Observation.seen` of one group after the other, but all steps of many groups are computed together by
-    `torch.func.vmap`, which is much faster; where a module does not allow that (it draws numbers, looks at values, computes
-    outside torch) it is done one by one. `on_step` is called for each group.
+    This is `Observation.seen` for one group after the other. But `torch.func.vmap` computes all steps of many groups together,
+    which is much faster. If a module does not allow that, because it draws numbers, depends on values or computes outside
+    torch, groups are computed one by one. `on_step` is called for each group.
     """
     if not len(groups.x):
         return torch.zeros(0, len(observation.values))
@@ -53,9 +53,9 @@ def groups_seen(observation: Observation, groups: Examples, *, on_step: Progress
 
 
 def shared(observations: Sequence[Observation]) -> list[list[int]]:
-    """In which of the observations a single example would look the same: their places, group by group.
+    """Group the observations in which a single example would look the same, and return their positions.
 
-    The values may differ, and the seeds, which say the order of batches and nothing about an example that is alone.
+    The values may differ. So may the seeds, which give the order of batches and do not matter for a single example.
     """
     groups: list[list[int]] = []
     for place, one in enumerate(observations):
@@ -70,7 +70,7 @@ def shared(observations: Sequence[Observation]) -> list[list[int]]:
 
 
 def alike(one: Observation, other: Observation) -> bool:
-    """Whether two updates began from the same weights, by the same work, and went through the same map."""
+    """Whether two updates started from the same weights, with the same work, and went through the same map."""
     if one.values.shape != other.values.shape or one.work != other.work or (one.map is None) != (other.map is None):
         return False
     if one.weights is not other.weights and not torch.equal(one.weights, other.weights):
@@ -82,7 +82,7 @@ def alike(one: Observation, other: Observation) -> bool:
 
 
 def check_examples(examples: Examples) -> None:
-    """Refuse inputs without targets, or the other way round, and values that are no numbers."""
+    """Refuse inputs without targets, targets without inputs, and values that are not finite."""
     x, y = examples
     if x.ndim < 1 or y.ndim < 1 or not len(x) or len(x) != len(y):
         raise InputError(
@@ -94,7 +94,7 @@ def check_examples(examples: Examples) -> None:
 
 
 def check_size(observation: Observation, rows: Tensor) -> None:
-    """Refuse values that are not what went through the observation's map."""
+    """Refuse values that did not come through the observation's map."""
     if rows.shape[1] != len(observation.values):
         raise InputError(
             f"{len(observation.values):,} numbers were observed, and an update has {rows.shape[1]:,} behind this map. "

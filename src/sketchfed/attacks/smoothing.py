@@ -1,15 +1,15 @@
 """A client's estimate of the server's weights and steps, from all broadcasts of sketched weights that it has kept.
 
-Zhang & Wang 2021 bound what one way to combine two broadcasts gives away (Sec. 5.1), and know no bound for all ways (Remark 1).
-This way combines all broadcasts with what is public about how weights move. A layer W (out × dim) is seen as W̃ = WS, and a
-round moves it along its own sketch: W_{t+1} = W_t + U_t·S_tᵀ with U_t (out × size) unknown. If the first weights and U are
-taken for independent Gaussian numbers, the mean of all weights given all broadcasts is that of Kalman's filter followed by
-a smoother, and the rows of W share their covariance (dim × dim). Not in the paper.
+Zhang & Wang 2021 bound what one way to combine two broadcasts reveals (Sec. 5.1), and give no bound for all ways (Remark 1).
+The way used here combines all broadcasts with what is public about how weights move. A layer W (out × dim) is seen as W̃ = WS,
+and a round moves it along its own sketch: W_{t+1} = W_t + U_t·S_tᵀ, where U_t (out × size) is unknown. If the first weights and
+U are modelled as independent Gaussian numbers, Kalman's filter followed by a smoother gives the mean of all weights given all
+broadcasts. The rows of W share one covariance (dim × dim). This is not in the paper.
 
-A row has dim − size more unknowns than equations, however many rounds there are. But weights that explain all broadcasts and
-are wrong go more wrong from round to round, as a rule, and soon by more than steps so short can do. So all steps are known
-but the last few, and those shortly before a missed round, which is like an end; at smaller sizes, more than a few. Server
-momentum moves weights along earlier sketches too, and is not modelled.
+A row has dim − size more unknowns than equations, however many rounds there are. But if wrong weights explain all broadcasts,
+their error usually grows from round to round, and is soon larger than such short steps can explain. So all steps become known
+except the last few and those shortly before a missed round, which acts like an end. At smaller sizes, more steps stay unknown.
+Server momentum moves weights along earlier sketches too. That is not modelled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,32 +22,31 @@ from sketchfed.attacks.estimation import Seen
 from sketchfed.errors import InputError
 from sketchfed.sketches import Sketch, dense
 
-Round = Seen | Sketch
-"""What a client knows of a round: what it saw or, if it missed that, the sketch alone, which follows from the public seed."""
+RoundClue = Seen | Sketch
+"""What a client knows of a round: the broadcast or, if the client missed it, only the sketch, which follows from the seed."""
 
 MOST_NUMBERS = 2**28
-"""The most numbers of 8 bytes that may be kept: 2 GiB."""
+"""The largest amount of 8-byte numbers that is kept: 2 GiB."""
 ROUNDING = 1e-12
-"""The variance of the error in what was seen, of weights of variance 1: some more than that of float32, for stability."""
+"""The error variance of what was seen, for weights of variance 1. It is larger than that of float32, for stability."""
 UNKNOWN_MOVEMENT = 0.01
-"""The `movement` where too little was seen to estimate it."""
+"""The `movement` if too little was seen to estimate it."""
 
 
-def smoothed_steps(rounds: Sequence[Round], *, movement: float | None = None) -> Tensor:
-    """The steps W_t − W_{t+1} from each round to the next, `(rounds − 1, out, dim)`: differences of `smoothed_weights`."""
+def smoothed_steps(rounds: Sequence[RoundClue], *, movement: float | None = None) -> Tensor:
+    """The steps W_t − W_{t+1} between consecutive rounds, `(rounds − 1, out, dim)`: the differences of `smoothed_weights`."""
     weights = smoothed_weights(rounds, movement=movement)
     return weights[:-1] - weights[1:]
 
 
-def smoothed_weights(rounds: Sequence[Round], *, movement: float | None = None) -> Tensor:
-    """The mean of the weights of each round given all that was seen, `(rounds, out, dim)`, in float64.
+def smoothed_weights(rounds: Sequence[RoundClue], *, movement: float | None = None) -> Tensor:
+    """The mean of each round's weights given everything that was seen, `(rounds, out, dim)`, in float64.
 
-    `rounds` follow each other without a gap; any slice of a run will do. `movement` is the variance of an entry of U divided
-    by that of an entry of the first weights, by default `estimated_movement`: means depend on no more than this ratio. After
-    the last round that was seen, weights stay as they are.
-
-    Papers: Rauch, Tung & Striebel 1965 for the mean; Koopman 1993, "Disturbance smoother for state space models", for getting
-    it from the gains of the filter, size × dim a round, without keeping its covariances.
+    `rounds` are consecutive. Any slice of a run will do. `movement` is the variance of an entry of U divided by that of an
+    entry of the first weights, by default `estimated_movement`. The means depend on this ratio only. After the last round that
+    was seen, weights stay as they are. Papers: Rauch, Tung & Striebel 1965 for the mean; Koopman 1993, "Disturbance smoother
+    for state space models", for computing it from the gains of the filter, size × dim per round, without keeping its
+    covariances.
     """
     out = _outputs(rounds)
     if movement is None:
@@ -69,13 +68,14 @@ def smoothed_weights(rounds: Sequence[Round], *, movement: float | None = None) 
     return weights
 
 
-def estimated_movement(rounds: Sequence[Round]) -> float:
-    """The variance of an entry of U divided by that of an entry of W, each by the moment that it explains.
+def estimated_movement(rounds: Sequence[RoundClue]) -> float:
+    """Estimate the variance of an entry of U divided by that of an entry of W, each by the method of moments.
 
-    W: ‖W̃‖² over all that was seen, where entries of variance 1 would give out·‖S‖². U: how far what was seen is from
-    constant weights, by least squares, where entries of variance 1 would give what their rounds add to that; over the first
-    rounds, as many as tell 3/2·dim numbers of a row. Rough, and good enough: 100 times too little hardly changes what is
-    found, and 100 times too much does so only where little was told, by small sketches or with rounds missed.
+    W: ‖W̃‖² over everything that was seen, where entries of variance 1 would give out·‖S‖². U: the distance between what was
+    seen and constant weights, by least squares, where entries of variance 1 would give what their rounds add to it. This uses
+    the first rounds only, up to 3/2·dim numbers per row. The estimate is rough, and good enough: 100 times too little hardly
+    changes the result, and 100 times too much changes it only if little was seen, because sketches are small or rounds were
+    missed.
     """
     out = _outputs(rounds)
     first = _first(rounds)
@@ -97,14 +97,14 @@ def estimated_movement(rounds: Sequence[Round]) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _News:
-    """What the filter makes of a round: its innovation divided by the covariance (out × size), and its gain (size × dim)."""
+    """What the filter computes for a round: its innovation over the covariance (out × size), and its gain (size × dim)."""
 
     surprise: Tensor
     gain: Tensor
 
 
-def _filtered(rounds: Sequence[Round], movement: float, out: int) -> Iterator[_News | None]:
-    """Kalman's filter, with first weights of variance 1; None for a round that was missed."""
+def _filtered(rounds: Sequence[RoundClue], movement: float, out: int) -> Iterator[_News | None]:
+    """Run Kalman's filter, with first weights of variance 1. Yields None for a round that was missed."""
     dim = _sketch(rounds[0]).dim
     mean, covariance = torch.zeros(out, dim, dtype=torch.float64), torch.eye(dim, dtype=torch.float64)
     for each in rounds:
@@ -122,8 +122,8 @@ def _filtered(rounds: Sequence[Round], movement: float, out: int) -> Iterator[_N
         covariance = covariance + movement * _outer(sketch)
 
 
-def _first(rounds: Sequence[Round]) -> Sequence[Round]:
-    """The rounds from the first to be seen on, until 3/2·dim numbers of a row were told, or all."""
+def _first(rounds: Sequence[RoundClue]) -> Sequence[RoundClue]:
+    """The rounds from the first that was seen on, until there are 3/2·dim numbers per row. All rounds, if there are fewer."""
     start = next(index for index, each in enumerate(rounds) if isinstance(each, Seen))
     told = 0
     for index, each in enumerate(rounds):
@@ -134,13 +134,13 @@ def _first(rounds: Sequence[Round]) -> Sequence[Round]:
 
 
 def _misfit(rows: Sequence[Tensor], seen: Sequence[Seen], still: Tensor) -> float:
-    """The squared distance of rows, one matrix for each that was seen, from the sketches of one and the same weights."""
+    """The squared distance of rows, one matrix per broadcast, from the sketches of one constant matrix."""
     pairs = list(zip(rows, seen, strict=True))
     weights = sum((each.sketch.adjoint(told) for told, each in pairs), start=torch.zeros(())) @ still
     return sum(_square(told - each.sketch.apply(weights)) for told, each in pairs)
 
 
-def _sketch(each: Round) -> Sketch:
+def _sketch(each: RoundClue) -> Sketch:
     return each.sketch if isinstance(each, Seen) else each
 
 
@@ -157,8 +157,8 @@ def _square(t: Tensor) -> float:
     return float(t.square().sum())
 
 
-def _outputs(rounds: Sequence[Round]) -> int:
-    """The number of rows of the layer that all rounds are of; refuses what is not rounds of one layer, or too much."""
+def _outputs(rounds: Sequence[RoundClue]) -> int:
+    """The number of rows of the layer. Refuses rounds of different layers, and rounds that need too much memory."""
     for index, each in enumerate(rounds):
         if not isinstance(each, Seen | Sketch):
             raise InputError(

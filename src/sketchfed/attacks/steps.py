@@ -1,4 +1,4 @@
-"""Attacks on the server's steps: what clients learn of the weights' changes, where they are not shown the weights."""
+"""Attacks on the server's steps: what clients learn about the changes of weights that they are not shown."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from sketchfed.attacks.view import View
 from sketchfed.errors import InputError
 
 Steps = dict[int, dict[str, Tensor]]
-"""By round and weight matrix: how it changed in that round, `(outputs, inputs)`."""
+"""For each round, the change of each weight matrix, `(outputs, inputs)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepAttack(Attack):
-    """Looks for how the server's weights moved."""
+    """Estimates how the server's weights moved."""
 
     goal = "steps"
 
     @abstractmethod
     def steps(self, view: View) -> Steps:
-        """Those of as many rounds as this view allows; `InputError` says why, if there is none."""
+        """Estimate the steps of as many rounds as this view allows. Raises `InputError` with the reason if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsSent(StepAttack):
-    """The difference of two models, or the update between them: not an attack, but what clients are told."""
+    """The difference of two models, or the update between them. This is no attack: clients are told it."""
 
     name: ClassVar[str] = "as sent"
     summary = "the difference of models that clients are shown"
@@ -53,7 +53,7 @@ class AsSent(StepAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoBroadcasts(StepAttack):
-    """Each of two sketched broadcasts undone as well as it can be, and subtracted."""
+    """Undoes two sketched broadcasts as well as possible, and subtracts them."""
 
     estimate: ClassVar[Estimate]
 
@@ -89,7 +89,7 @@ class ByPseudoInverse(TwoBroadcasts):
 
 @dataclass(frozen=True, kw_only=True)
 class AllBroadcasts(StepAttack):
-    """Kalman's filter and a smoother over all broadcasts that were seen; rounds that were missed are bridged."""
+    """Applies Kalman's filter and a smoother to all broadcasts that were seen. It bridges rounds that were missed."""
 
     name: ClassVar[str] = "all broadcasts"
     summary = "all broadcasts together, by a smoother that knows how weights move"

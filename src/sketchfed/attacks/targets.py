@@ -1,4 +1,4 @@
-"""What an attack aims at: the examples behind one update, or behind several that are about the same examples."""
+"""The targets of an attack: the examples behind one update, or behind several updates about the same examples."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ from sketchfed.attacks.view import Update
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Joint:
-    """Several observations of the same examples as one: other weights and other sketches each time, so more equations.
+    """Several observations of the same examples as one. Each has other weights and another sketch, so there are more equations.
 
-    Each is scaled to norm 1, as gradients shrink from round to round and would be overheard.
+    Each is scaled to norm 1, because gradients shrink from round to round, and small ones would not count.
     """
 
     parts: tuple[Observation, ...]
@@ -31,7 +31,7 @@ class Joint:
 
     @property
     def gradient(self) -> Tensor:
-        """The mean over those that have as many coordinates as the first: labels are inferred from the last of them."""
+        """The mean over those with as many coordinates as the first. Labels are inferred from the last coordinates."""
         found = [part.gradient for part in self.parts]
         return torch.stack([each for each in found if each.shape == found[0].shape]).mean(0)
 
@@ -66,10 +66,10 @@ class Target:
 
 
 def repeated(updates: Iterable[Update], *, most: int = 8) -> list[Target]:
-    """Targets of which there are several updates, those with most of them first; no more than `most` each.
+    """Return targets with several updates, those with the most updates first, and at most `most` updates each.
 
-    The order of batches follows from the public seed, so whoever sees replies knows which come from the same examples. A
-    client that repeats its whole data in every round is a case of it.
+    The order of batches follows from the public seed, so anyone who sees replies knows which of them come from the same
+    examples. A client that uses all of its data in every round is a special case.
     """
     groups: defaultdict[tuple[int, tuple[int, ...]], list[Update]] = defaultdict(list)
     for update in updates:

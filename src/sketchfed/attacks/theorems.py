@@ -1,8 +1,8 @@
-"""Zhang & Wang 2021, Theorems 1 and 2: what a client's estimate of the step misses by, exactly and on average over sketches.
+"""The expected error of a client's estimate of the step, over random sketches (Zhang & Wang 2021, Theorems 1 and 2).
 
-Off its diagonal, SSᵀ has ±1 where two coordinates share a bucket. With signs that are 4-wise independent, and independent of
-the buckets, all that counts is the probability `collision` that a pair of coordinates shares one, if it is the same for all
-pairs. Neither the 2-wise independence of the buckets of `count` nor the dependence of those of `balanced` changes anything.
+Off its diagonal, SSᵀ is ±1 if two coordinates share a bucket. If signs are 4-wise independent, and independent of the buckets,
+only the probability `collision` counts that a pair of coordinates shares a bucket, provided that it is the same for all pairs.
+Neither the 2-wise independence of the buckets of `count` nor the dependence of those of `balanced` makes a difference.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def _independent(_dim: int, size: int) -> float:
 
 
 def _dealt(dim: int, size: int) -> float:
-    """Σ n_b(n_b − 1) over the buckets, divided by dim(dim − 1); dim mod size of them have one coordinate more than others."""
+    """Σ n_b(n_b − 1) over the buckets, divided by dim(dim − 1). dim mod size buckets have one more coordinate than others."""
     if size > 4096:
         raise InputError(f"beyond 4,096 buckets 'balanced' works in runs, and pairs differ in their odds; got size {size:,}.")
     least, more = divmod(dim, size)
@@ -45,11 +45,11 @@ def product_error(a: Tensor, b: Tensor, *, collision: float) -> float:
 
 
 def adjoint_error(old: Tensor, new: Tensor, *, collision: float, features: Tensor | None = None) -> float:
-    """E‖Δ̂Vᵀ − ΔVᵀ‖² of Option I: Theorem 2, with V `(r, dim)` as `features`, and Theorem 1, where V is the identity, without.
+    """E‖Δ̂Vᵀ − ΔVᵀ‖² of Option I. With V `(r, dim)` as `features` this is Theorem 2, and without, where V = I, Theorem 1.
 
-    Theorem 1 is then (dim − 1)·collision·(‖W_old‖² + ‖W_new‖²): (dim − 1)/size for `count`, and for `balanced` dim/size − 1
-    where size divides dim. The sketches are independent of each other and of the weights they are applied to; the new
-    weights may depend on the old sketch, as in training they do.
+    Theorem 1 is then (dim − 1)·collision·(‖W_old‖² + ‖W_new‖²): (dim − 1)/size for `count`, and dim/size − 1 for `balanced` if
+    size divides dim. The sketches are independent of each other and of the weights to which they are applied. The new weights
+    may depend on the old sketch, as they do in training.
     """
     if features is None:
         return collision * (old.shape[1] - 1) * float(old.square().sum() + new.square().sum())
@@ -57,10 +57,10 @@ def adjoint_error(old: Tensor, new: Tensor, *, collision: float, features: Tenso
 
 
 def pseudo_inverse_error(old: Tensor, new: Tensor, *, size: int) -> float:
-    """E‖Δ̂ − Δ‖² of Option II for `balanced` and `sampling`, and new weights that do not depend on the old sketch.
+    """E‖Δ̂ − Δ‖² of Option II for `balanced` and `sampling`, if the new weights do not depend on the old sketch.
 
-    SS† projects onto `size` of dim directions, and treats all coordinates alike with random signs, so its mean is size/dim
-    times the identity. Not in the paper.
+    SS† projects onto `size` of dim directions. With random signs it treats all coordinates alike, so its mean is size/dim times
+    the identity. This is not in the paper.
     """
     lost = 1 - size / old.shape[1]
     return lost * float(old.square().sum() + new.square().sum()) - 2 * lost**2 * float((old * new).sum())

@@ -1,5 +1,6 @@
-"""What an adversary knows: the wire as far as its role sees it, what is public, its own data, and nobody else's."""
+"""What an adversary knows: the messages that its role sees, public facts, and its own data. Nobody else's data is in it."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,22 +39,22 @@ ROLES = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Public:
-    """What everybody is taken to know of a run: its configuration, the model but not its weights, and the public seed.
+    """What everybody is assumed to know of a run: its configuration, the model without its weights, and the public seed.
 
-    How many examples each client has is assumed to be known, too: that is in favour of the attack.
+    The number of examples of each client is assumed to be known too, which favours the attack.
     """
 
     protection: Protection
-    """Of an algorithm that is resolved for the module. Weights and fixed noise seeds are not in it."""
+    """For an algorithm that is resolved for the module. It contains neither weights nor fixed noise seeds."""
     module: nn.Module
     loss: str | Loss
     seed: PublicSeed
     shape: tuple[int, ...]
-    """Of an example."""
+    """The shape of an example."""
     sizes: tuple[int, ...]
-    """Examples of each client."""
+    """The number of examples of each client."""
     start: Replica | None = None
-    """With which all began, where that follows from the public seed."""
+    """The first replica, if it follows from the public seed."""
 
     @cached_property
     def participant(self) -> Participant:
@@ -66,7 +67,7 @@ class Public:
 
     @cached_property
     def knowledge(self) -> Knowledge[Algorithm]:
-        """What the algorithm's messages reveal; `InputError` if nobody has said."""
+        """What the algorithm's messages reveal. Raises `InputError` if nobody has said."""
         return knowledge_of(self.algorithm)
 
     @property
@@ -74,7 +75,7 @@ class Public:
         return self.participant.trainer.dim
 
     def given(self, index: int) -> tuple[nn.Module, ModelSketch | None]:
-        """The model in the form that clients are given in a round, and the sketches that lie between, if any."""
+        """Return the model in the form that clients get in a round, and the sketches in between, if any."""
         form = self.sketch(index)
         if form is None:
             return self.module, None
@@ -85,12 +86,12 @@ class Public:
         return Layout.of(self.module)
 
     def sketches(self, index: int) -> Mapping[str, Sketch]:
-        """Those by which weights are sketched for clients in a round."""
+        """The sketches through which clients see the weights in a round."""
         form = self.sketch(index)
         return {} if form is None else form.sketches
 
     def sketch(self, index: int) -> ModelSketch | None:
-        """The sketches of the model that clients are given in a round; None if they are given the model itself."""
+        """The sketches of the model that clients get in a round. None if they get the model itself."""
         return self.algorithm.given(self.seed, index).sketch
 
     def trains(self, index: int) -> bool:
@@ -103,11 +104,11 @@ class Public:
 
     @property
     def of_examples(self) -> bool:
-        """Whether single examples are protected: then batches are hidden or cut from passes, and sums divided as planned."""
+        """Whether single examples are protected. Then batches are hidden or cut from passes. Sums are divided as planned."""
         return self.protection.batches is not None
 
     def used(self, index: int, client: int) -> tuple[int, ...] | None:
-        """Which of a client's examples are behind its reply in a round: the order of batches is public unless it is hidden."""
+        """Which of a client's examples are behind its reply in a round. None if batches are hidden, which are not public."""
         size, context = self.sizes[client], RoundContext(round=index, seed=self.seed, client=client)
         batches = self.protection.batches
         if batches is None:
@@ -120,17 +121,17 @@ class Public:
         return tuple(sorted({int(number) for batch in drawn for number in batch.x}))
 
     def count(self, index: int, client: int) -> int:
-        """How many different examples of a client are behind its reply in a round; as planned, where that is hidden."""
+        """The number of a client's examples behind its reply in a round. If batches are hidden, the planned number."""
         used, size, work = self.used(index, client), self.sizes[client], self.algorithm.work
         return max(1, min(size, work.count(size) * (work.batch or size)) if used is None else len(used))
 
     @property
     def clip(self) -> float | None:
-        """The longest that what a client sends may be without noise, as far as one bound says it."""
+        """The largest norm of what a client sends, without noise. None if no single bound applies."""
         return self.protection.clip
 
     def cohort(self, index: int) -> tuple[int, ...]:
-        """The clients of a round, as anybody can tell; nobody can where cohorts are hidden."""
+        """The clients of a round. Everybody can compute them, unless cohorts are hidden."""
         if self.protection.hidden:
             return ()
         population = len(self.sizes)
@@ -139,47 +140,47 @@ class Public:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Update:
-    """What is known of the work of one client in a round, or of the mean of several."""
+    """What is known about the work of one client in a round, or about the mean of several clients."""
 
     round: int
     clients: tuple[int, ...]
-    """Whose work it is; nobody's that is known, where cohorts are hidden."""
+    """The clients whose work it is. Empty if cohorts are hidden."""
     observation: Observation
     count: int
-    """Examples behind it."""
+    """The number of examples behind it."""
     used: tuple[int, ...] | None = None
-    """Which of its examples one client used, where that is public: then later updates may be about the same."""
+    """Which of its examples one client used, if that is public. Later updates may then be about the same examples."""
     noise: float = 0.0
-    """The deviation of the noise in each of the values, which is public."""
+    """The standard deviation of the noise in each of the values, which is public."""
     clip: float | None = None
-    """The longest that the values can be without noise, if anything bounds them."""
+    """The largest norm of the values without noise, if there is a bound."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
-    """One role's knowledge. The same for every algorithm, codec and mechanism: an attack asks for `updates` or `replicas`."""
+    """The knowledge of one role. An attack asks for `updates` or `replicas`, whatever the algorithm, codec or mechanism is."""
 
     role: str
     public: Public
     exchanges: Sequence[Exchange]
-    """What passed before its eyes, in order."""
+    """The messages that the role saw, in order."""
     members: tuple[int, ...] = ()
-    """Which clients it is, if any."""
+    """The clients that the role consists of, if any."""
     own: Mapping[int, Examples] = field(default_factory=dict)
-    """Their data."""
+    """The data of these clients."""
     released: Tensor | None = None
-    """The final weights, where this role gets them."""
+    """The final weights, if this role gets them."""
 
     @property
     def is_client(self) -> bool:
         return bool(self.members)
 
     def replicas(self) -> dict[int, Replica]:
-        """What clients were given in each round that this role saw, as they hold it."""
+        """The replicas of clients in each round that this role saw."""
         return {replica.round: replica for replica, _, _ in self._rounds()}
 
     def updates(self) -> Sequence[Update]:
-        """All that is known of clients' work, in the order of rounds; rounds that ask for something else are left out."""
+        """Everything that is known about clients' work, in the order of rounds. Rounds that do not train are left out."""
         return self._updates
 
     @cached_property
@@ -217,19 +218,21 @@ class View:
                 yield self._update(replica, clients, heard, protection.variance(len(clients)) ** 0.5)
 
     def _reply(self, reply: bytes, replica: Replica, client: int) -> Heard | None:
-        """What a reply tells; nothing if the server would refuse it for what it is."""
+        """What a reply reveals. None if the server refuses the reply, whatever the others sent."""
         try:
             packet = unpack(reply)
             if packet.scalars.get("round") != replica.round or packet.clients != 1:
                 return None
-            self.public.algorithm.check(packet, self.public.dim, self._context(replica, client))
+            norm = self.public.algorithm.check(packet, self.public.dim, self._context(replica, client))
+            if norm is not None and not math.isfinite(norm):
+                return None
             heard = self.public.knowledge.heard(packet, self.public.dim, self._context(replica, client))
         except SketchfedError:
             return None
         return heard if heard is not None and bool(heard.values.isfinite().all()) else None
 
     def _rounds(self) -> Iterator[tuple[Replica, list[Exchange], list[Packet]]]:
-        """The replica of each round, what passed in it, and by which packets the replica came about."""
+        """Yield the replica of each round, the exchanges of the round, and the packets that led to the replica."""
         replica, receive = self.public.start, self.public.participant.receive
         for _, group in groupby(self.exchanges, key=lambda each: each.round):
             exchanges = list(group)
@@ -245,7 +248,7 @@ class View:
     # What clients see -----------------------------------------------------------------------------------------------
 
     def _told(self) -> Iterator[Update]:
-        """What broadcasts tell of the means of rounds, less the members' own part."""
+        """What broadcasts reveal about the mean of each round, without the members' own part."""
         algorithm, knowledge, seed = self.public.algorithm, self.public.knowledge, self.public.seed
         held, sent = self.public.start, dict[int, list[Exchange]]()
         for replica, exchanges, packets in self._rounds():
@@ -263,7 +266,7 @@ class View:
         return members_in(self.exchanges)
 
     def _took_part(self, index: int) -> tuple[int, ...]:
-        """Whose work is in a round, as far as members know. Of groups other than their own they know nothing."""
+        """The clients whose work is in a round, as far as members know. They know nothing about groups other than their own."""
         cohort, known = self.public.cohort(index), self._members.get(index)
         if known is None:
             return cohort
@@ -288,10 +291,10 @@ class View:
         yield self._update(replica, others, heard, noise, planned=planned)
 
     def _own(self, replica: Replica, told: Heard, exchanges: Sequence[Exchange]) -> dict[int, Tensor]:
-        """What the members added themselves, in the form in which the mean is known.
+        """What the members contributed themselves, in the form in which the mean is known.
 
-        Under masks it is worked out anew, without the noise that they added: they know it, but the wire does not; nor does it
-        know which examples were in hidden batches, and then it is left in.
+        Under masks it is computed again, without the noise that the members added: they know their noise, but the messages do
+        not show it. If batches are hidden, the messages do not show the examples either, and the members' part is not removed.
         """
         found = {}
         for exchange in exchanges:
@@ -365,7 +368,7 @@ class View:
 
 @dataclass(frozen=True)
 class Planned:
-    """The loss of a batch whose sum is divided by how many examples were planned, not by how many there are."""
+    """The loss of a batch whose sum is divided by the planned number of examples, not by the actual number."""
 
     loss: Loss
     examples: int
@@ -375,7 +378,7 @@ class Planned:
 
 
 def _in_form_of(told: Heard, own: Heard) -> Tensor:
-    """What one sent itself, through the map by which the mean is known."""
+    """What a member sent, through the map by which the mean is known."""
     if own.map is None:
         return own.values if told.map is None else told.map.apply(own.values)
     decoded = told.map is None or isinstance(told.map, RoundTrip)

@@ -1,4 +1,4 @@
-"""Audits: attack what was really sent, and say what an adversary gets back."""
+"""Audits: they attack what was really sent, and report what an adversary recovers."""
 
 from sketchfed.audits.canaries import Canaries, with_canaries
 from sketchfed.audits.defence import Effort

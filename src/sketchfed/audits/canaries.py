@@ -1,4 +1,4 @@
-"""Canaries: examples with wrong labels, each put among a client's data by the toss of a coin."""
+"""Canaries: examples with wrong labels. The toss of a coin decides whether each is added to a client's data."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from sketchfed.training import Examples
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Canaries:
-    """Whom an attack has to find, and where each is if it is there at all: the adversary knows that, but not who is there."""
+    """The canaries that an attack must find, and the client of each. The adversary knows the clients, but not who is there."""
 
     examples: Examples
     included: npt.NDArray[np.bool_]
@@ -24,9 +24,9 @@ class Canaries:
 
 
 def with_canaries(workload: Workload, count: int, seed: PublicSeed) -> tuple[Workload, Canaries]:
-    """The same workload with about half of `count` canaries in it; their inputs are taken out of the held-out data.
+    """Return the workload with about half of `count` canaries in it. Their inputs are taken from the held-out data.
 
-    Labels are wrong, so that nothing else in the data teaches the model the same (Steinke, Nasr & Jagielski 2023).
+    Labels are wrong, so nothing else in the data teaches the model the same (Steinke, Nasr & Jagielski 2023).
     """
     data = workload.dataset
     if data.task != "classification" or data.outputs < 2:

@@ -1,4 +1,4 @@
-"""One way to train under attack: from the recorded run to everything that attacks came to."""
+"""Audits one defence: attacks its recorded run and collects all findings."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from sketchfed.vectors import Layout
 from sketchfed.wire import Bits, unpack
 
 OnStage = Callable[[str, float], None]
-"""Told what is being done, and which share of the work is behind."""
+"""Called with what is being done, and the share of the work that is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,22 +29,22 @@ class Effort:
     """How hard attacks try."""
 
     victims: int = 6
-    """Updates whose examples are looked for; of several updates or several clients together, half as many."""
+    """The number of updates whose examples are reconstructed. Half as many, if several updates or clients are combined."""
     iterations: int = 250
-    """Of gradient matching; at most, by L-BFGS, which needs fewer."""
+    """The number of iterations of gradient matching. L-BFGS needs fewer, so for it this is a limit."""
     judged: int = 40
-    """Updates whose property is guessed; of several clients together, half as many."""
+    """The number of updates whose property is guessed. Half as many for updates of several clients."""
     member_rounds: int = 20
-    """Rounds whose updates are looked through for members, the first ones: gradients are longest there."""
+    """The number of rounds whose updates are searched for members. The first ones, because gradients are longest there."""
     canaries: int = 60
-    """Examples with wrong labels of which half are put into the data; 0 leaves the data alone."""
+    """The number of canaries, of which half are put into the data. With 0, the data stays as it is."""
     shadows: int = 200
-    """Updates that the adversary makes itself to learn from, a round."""
+    """The number of updates that the adversary simulates for each round to learn from."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bench:
-    """What the attacks on one recorded run need."""
+    """Everything that the attacks on one recorded run need."""
 
     recorded: Evidence
     outside: Outside
@@ -53,12 +53,12 @@ class Bench:
     seed: PublicSeed
     canaries: Canaries | None = None
     attacks: Sequence[str] = ()
-    """Which are tried; all that there are if none is named."""
+    """The names of the attacks to try. All attacks, if empty."""
 
     def findings(self, on_stage: OnStage | None = None) -> Iterator[Finding]:
-        """Every attack from every view to which it applies.
+        """Yield the findings of every attack from every view to which it applies.
 
-        Whoever reads the wire sees just what the server sees, so what was found there is not looked for again.
+        Whoever reads the messages sees what the server sees, so the same attack is not repeated there.
         """
         roles = self.recorded.roles
         kinds = chosen_attacks(self.attacks)
@@ -104,7 +104,7 @@ class Bench:
                 yield judged_canaries(attack, view, self.canaries, self.outside, delta=delta)
 
     def _equipped(self, attack: Reconstruction) -> Reconstruction:
-        """With as many iterations as are wanted, and told the range of inputs."""
+        """The attack with the chosen number of iterations, and with the range of inputs."""
         if not isinstance(attack, GradientMatching):
             return attack
         matching = replace(attack.matching, low=self.outside.low, high=self.outside.high)
@@ -113,19 +113,19 @@ class Bench:
         return replace(attack, matching=replace(matching, iterations=most))
 
     def _judged_rounds(self, view: View) -> int:
-        """In which there are as many updates as are to be judged."""
+        """The number of rounds that have as many updates as are to be judged."""
         if view.role not in ("server", "network"):
             return max(1, self.effort.judged // 2)
         return max(1, self.effort.judged // view.public.algorithm.planned(len(view.public.sizes)))
 
 
 def chosen_attacks(names: Sequence[str]) -> list[type[Attack]]:
-    """The attacks of these names, or all if there are none."""
+    """Return the attacks with these names, or all if there are none."""
     return [ATTACKS[name] for name in names or ATTACKS]
 
 
 def defence_record(name: str, bench: Bench, *, asked: str, on_stage: OnStage | None = None) -> DefenceRecord:
-    """What a way to train came to, with all findings."""
+    """Return the record of one defence, with all findings."""
     recorded = bench.recorded
     last = recorded.metrics[-1] if recorded.metrics else {}
     scored = next((line for line in reversed(recorded.metrics) if line["loss"] is not None), {"accuracy": None, "loss": None})
@@ -149,7 +149,7 @@ def defence_record(name: str, bench: Bench, *, asked: str, on_stage: OnStage | N
 
 
 def _numbers(recorded: Evidence) -> int:
-    """Of a reply: its values, not which they are."""
+    """The size of a reply's values, without their positions."""
     for exchange in recorded.exchanges:
         if exchange.reply is None or exchange.stage not in ("train", "masked"):
             continue

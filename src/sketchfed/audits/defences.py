@@ -1,4 +1,4 @@
-"""What is audited when nothing is named, and what a named configuration is compared with."""
+"""The defences that are audited by default, and the undefended run to which a given configuration is compared."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -22,10 +22,10 @@ _EMBEDDED: dict[str, Any] = {
         "screening": 0.0,
     },
 }
-"""Handwritten digits, ten clients, five of them a round with one step on one example each: the worst case for privacy.
+"""Handwritten digits and ten clients. Five of them do one step on one example in each round: the worst case for privacy.
 
-The rate does best or nearly so on a validation split for all that has no noise, of 0.03, 0.1, 0.2 and 0.4, and half of it under
-noise, of 0.05 and 0.1; the clip is the median length of what is clipped. Replies of single examples differ in length by more
+Without noise, the rate is the best or nearly the best on a validation split, of 0.03, 0.1, 0.2 and 0.4. With noise, it is half
+of that, of 0.05 and 0.1. The clip is the median length of what is clipped. Replies of single examples differ in length by more
 than any screening allows.
 """
 _NOISE = {"unit": "example", "epsilon": 8.0, "delta": 1e-4, "clip": 2.3}
@@ -33,7 +33,7 @@ _SKETCHES = {"count 1/10": ("count", 0.1), "srht 1/2": ("srht", 0.5), "srht 1/10
 
 
 def embedded(seed: int) -> dict[str, Config]:
-    """The embedded audit: whole updates, other codecs, sketches of several sizes, sketched weights, noise, secure sums."""
+    """The default audit: whole updates, other codecs, sketches of several sizes, sketched weights, noise, and secure sums."""
     iterative = {"name": "iterative"}
     noisy = {"algorithm": iterative | {"local_rate": 0.05}, "sketch": {"name": "srht", "ratio": 0.1}}
     tables: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ def embedded(seed: int) -> dict[str, Config]:
 
 
 def undefended(config: Config) -> Config:
-    """The same work on the same data with whole updates in the clear."""
+    """The same work on the same data, with whole updates in the clear."""
     shared = {field.name: getattr(config.algorithm, field.name) for field in fields(Algorithm)}
     return replace(config, algorithm=FedAvg(**shared | {"global_rate": None}), privacy=None, secure=None)
 

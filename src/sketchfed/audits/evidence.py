@@ -1,4 +1,4 @@
-"""A recorded run, and the views that it gives to each role. Who audits also knows the truth; views never hold it."""
+"""A recorded run, and the view of each role. The auditor also knows the truth, but views never contain it."""
 
 import json
 from collections import Counter
@@ -31,7 +31,7 @@ from sketchfed.training import Examples
 
 NO_CLAIM = "nothing is claimed"
 MOST_WEIGHTS = 2**26
-"""Numbers that are kept of the weights between rounds."""
+"""The largest amount of numbers that is kept of the weights between rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,17 +39,17 @@ class Evidence:
     """What passed in a run, and what only its operator knows: the data, and the weights between rounds."""
 
     config: Config
-    """With every default filled in."""
+    """The configuration with every default filled in."""
     workload: Workload
     exchanges: Sequence[Exchange]
     weights: Sequence[Tensor] = field(default=(), repr=False)
-    """The server's before each round and after the last; nothing where that would be too much."""
+    """The server's weights before each round and after the last one. Empty if they would take too much memory."""
     final: Tensor | None = None
     metrics: Sequence[dict[str, Any]] = ()
 
     @property
     def roles(self) -> list[str]:
-        """From which it can be looked at."""
+        """The roles from which it can be seen."""
         secure = isinstance(self._protection, SecureSums)
         return ["secure server" if secure else "server", "network", "client", "colluders"]
 
@@ -91,13 +91,13 @@ class Evidence:
 
     @property
     def claim(self) -> str:
-        """What the run's ε is about."""
+        """What the run's ε refers to."""
         if self._protection.budget is None:
             return NO_CLAIM
         return accounted(self._protection.budget.claim, [self._protection.charge()]).text
 
     def behind(self, index: int, clients: Sequence[int]) -> Examples:
-        """The truth: the different examples behind the replies of clients in a round, those of one after the other's."""
+        """The truth: the distinct examples behind the replies of clients in a round, client by client."""
         if not clients:
             some = self.workload.examples(0)
             return Examples(some.x[:0], some.y[:0])
@@ -105,7 +105,7 @@ class Evidence:
         return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
 
     def replied(self, index: int) -> tuple[int, ...]:
-        """Who took part in a round."""
+        """The clients that took part in a round."""
         passed = [each for each in self.exchanges if each.round == index]
         replied = tuple(each.client for each in passed if each.stage == "train" and each.reply is not None)
         known = self._members.get(index)
@@ -123,7 +123,7 @@ class Evidence:
 
     @cached_property
     def _seen_most(self) -> list[tuple[int, int]]:
-        """Clients by how often they were asked, the most often first, the lower of equals first."""
+        """The clients, sorted by how often they were asked, the most frequent first. Ties go to the lower number."""
         asked = Counter(each.client for each in self.exchanges if each.stage in ("train", "keys"))
         return sorted(asked.items(), key=lambda item: (-item[1], item[0]))
 
@@ -147,10 +147,10 @@ class Evidence:
 
 
 def repeatable(config: Config) -> Config:
-    """The same configuration with all that is drawn known, as a seed must give the same audit again.
+    """The same configuration with a known noise seed, because equal seeds must give equal audits.
 
-    Noise is as strong as before, but whoever knows the seed could take it off; views do not. First weights that are a secret
-    are drawn from the public seed, and views are not given them.
+    The noise is as strong as before. Anyone who knows the seed could remove it, but views do not contain it. Secret first
+    weights are drawn from the public seed instead, and views do not get them.
     """
     if config.privacy is not None and config.privacy.insecure_noise_seed is None:
         config = replace(config, privacy=replace(config.privacy, insecure_noise_seed=config.seed))
@@ -160,7 +160,7 @@ def repeatable(config: Config) -> Config:
 def record(
     config: Config, workload: Workload, *, on_round: Callable[[dict[str, Any]], None] | None = None
 ) -> tuple[Evidence, Run]:
-    """Train, with everything that passes recorded in memory."""
+    """Train, and record all messages in memory."""
     exchanges: list[Exchange] = []
     loop = Loop(config, workload, exchanges.extend)
     weights = [loop.weights.clone()] if loop.rounds * len(loop.weights) <= MOST_WEIGHTS else []
@@ -184,7 +184,7 @@ def record(
 
 
 def recorded_run(path: Path) -> Evidence | None:
-    """What a run left in its folder; None if its wire was not recorded. The weights between rounds are not there."""
+    """Load what a run left in its folder. None if its messages were not recorded. The weights between rounds are not there."""
     config = RunFolder.config(path)
     if not (path / WIRE).is_file():
         return None

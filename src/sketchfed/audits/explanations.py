@@ -1,4 +1,4 @@
-"""What a reader has to know to read an audit: who sees what, what is claimed, and what the scores mean."""
+"""What a reader must know to understand an audit: who sees what, what is claimed, and what the scores mean."""
 
 _ROLES = (
     (

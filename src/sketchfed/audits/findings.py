@@ -1,4 +1,4 @@
-"""What an audit found, as plain data: what `audit.json` holds and the page shows."""
+"""The findings of an audit as plain data: the contents of `audit.json`, which the page shows."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +12,13 @@ from sketchfed.errors import InputError
 AUDIT = "audit.json"
 FORMAT = 1
 
-Verdict = Literal["leaks", "nothing found", "no power", "not applicable"]
-"""'no power': the attack failed without any defence, so its failure here means nothing."""
+AuditVerdict = Literal["leaks", "nothing found", "no power", "not applicable"]
+"""'no power' means that the attack failed even without a defence, so its failure here proves nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PicturePair:
-    """An original and what the attack made of it, as PNG files in base64."""
+    """An original and the attack's reconstruction, as PNG files in base64."""
 
     truth: str
     guess: str
@@ -27,22 +27,22 @@ class PicturePair:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one attack from one view came to.
+    """The result of one attack from one view.
 
-    `score` is the attack's main one, with its interval of 95 %, `chance` what somebody gets who looks at nothing: the mean
-    image of public data for examples (PSNR in dB), 0 for the cosine of steps, 1/2 for areas under ROC curves.
+    `score` is the attack's main score, with its interval of 95 %. `chance` is the score of guessing without any observation:
+    the mean image of public data for examples (PSNR in dB), 0 for the cosine of steps, 1/2 for areas under ROC curves.
     """
 
     role: str
     attack: str
     goal: Goal
-    verdict: Verdict
+    verdict: AuditVerdict
     reason: str = ""
-    """Why it could not be applied, or has no power, and what to use instead; or a remark on what was seen."""
+    """Why the attack could not be applied or has no power, and what to use instead. Otherwise a remark."""
     victims: int = 0
-    """How many updates, steps or examples the scores are over."""
+    """The number of updates, steps or examples in the scores."""
     examples: int = 1
-    """How many examples are behind one update, where examples are looked for."""
+    """The number of examples behind one update, if the attack reconstructs examples."""
     measure: Literal["psnr", "cosine", "auc"] = "psnr"
     score: float | None = None
     low: float | None = None
@@ -55,49 +55,49 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class DefenceRecord:
-    """One way to train, what it cost, and what attacks came to."""
+    """One defence: how it trained, what it cost, and what attacks found."""
 
     name: str
     label: str
     """The algorithm and what it sends, in a few words."""
     config: str
-    """TOML with every setting, to run it again."""
+    """TOML with every setting, with which it can be run again."""
     accuracy: float | None
     loss: float | None
     rounds: int
     uplink_bytes: int
     downlink_bytes: int
     numbers: int
-    """Numbers that a reply carries."""
+    """The number of values in a reply."""
     dim: int
     epsilon: float | None
-    """What was spent by calibrated noise; None without."""
+    """The ε that calibrated noise has spent. None without such noise."""
     claim: str
-    """What ε is about, or that nothing is claimed."""
+    """What ε refers to, or that nothing is claimed."""
     findings: list[Finding]
     asked: str = ""
-    """TOML as it was asked for."""
+    """TOML as the user gave it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRecord:
-    """All defences on the same model and data; the first is the undefended one on which attacks show their power."""
+    """All defences on the same model and data. The first one is undefended, and attacks must succeed there to have power."""
 
     setting: str
-    """Data, model and clients, in a line."""
+    """One line about the data, the model and the clients."""
     seed: int
     version: str
     defences: list[DefenceRecord]
     effort: dict[str, int] = field(default_factory=dict)
     """How hard attacks tried."""
     attacks: list[str] = field(default_factory=list)
-    """Which were chosen; empty if none was, and all were tried."""
+    """The attacks that were chosen. Empty if all were tried."""
     finished: bool = True
     format: int = FORMAT
 
 
 def write_record(record: AuditRecord, path: Path) -> Path:
-    """Write `audit.json`; equal records give equal files."""
+    """Write `audit.json`. Equal records give equal files."""
     from sketchfed.storage import replace_file
 
     replace_file(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
@@ -105,7 +105,7 @@ def write_record(record: AuditRecord, path: Path) -> Path:
 
 
 def read_record(path: Path) -> AuditRecord:
-    """The record in `audit.json`, checked."""
+    """Read and check the record in `audit.json`."""
     try:
         record = msgspec.json.decode(path.read_bytes(), type=AuditRecord)
     except (OSError, msgspec.MsgspecError) as error:

@@ -1,14 +1,14 @@
-"""Medians, and how sure one can be of them."""
+"""Medians with confidence intervals."""
 
 from collections.abc import Sequence
 from statistics import median
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """The median, and an interval for the one of the population: two of the values in order, whatever the distribution.
+    """The median, and an interval for the median of the population: two of the sorted values, for any distribution.
 
-    The k-th lowest and k-th highest of n miss with probability 2·P(Binomial(n, ½) < k) (Thompson 1936). With fewer than six
-    values no two of them are that sure, and the lowest and the highest are taken.
+    The k-th lowest and the k-th highest of n miss it with probability 2·P(Binomial(n, ½) < k) (Thompson 1936). With fewer than
+    six values, no two of them reach 95 %, and the lowest and the highest are used.
     """
     from scipy.stats import binom
 

@@ -1,4 +1,4 @@
-"""An attack from a view, tried on victims and compared with the truth: one finding."""
+"""Tries an attack from a view on victims and compares the result with the truth. This gives one finding."""
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
 
 RECOVERED = 3.0
-"""An example counts as recovered if it is this many dB closer to the truth than the mean of public data: half the error."""
+"""An example counts as recovered if it is this many dB closer to the truth than the mean of public data is: half the error."""
 ALIGNED = 0.5
-"""Steps count as known if the median cosine with the truth is surely above this."""
+"""Steps count as known if the interval of the median cosine with the truth is above this."""
 _TOLD = "clients are told every step by design, with whatever noise is in it: there is nothing to attack."
 
 
@@ -104,7 +104,7 @@ def _scored(attack: Attack, view: View, outside: Outside, guesses: list[tuple[Ta
 
 
 def judged_steps(attack: StepAttack, view: View, recorded: Evidence) -> Finding:
-    """The estimated steps of the server's weights beside the true ones, by their cosine in each round."""
+    """Compare the estimated steps of the server's weights with the true ones, by their cosine in each round."""
     if not recorded.weights:
         return not_applicable(attack, view, "the weights between rounds were not kept, so nothing can be compared with them.")
     try:
@@ -141,7 +141,7 @@ def judged_steps(attack: StepAttack, view: View, recorded: Evidence) -> Finding:
 
 
 def _aimed_at(targets: list[Target], recorded: Evidence, victims: int) -> list[tuple[Target, Examples]]:
-    """Return the first `victims` targets that had any example, and the truth behind them."""
+    """Return the first `victims` targets that have examples, and the true examples."""
     chosen: list[tuple[Target, Examples]] = []
     for target in targets:
         first = target.first
@@ -154,7 +154,7 @@ def _aimed_at(targets: list[Target], recorded: Evidence, victims: int) -> list[t
 
 
 def _paired(guess: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Which guesses go with which originals, so that squared errors are least; there may be fewer of one than of the other."""
+    """Match guesses with originals so that squared errors are smallest. There may be fewer of one than of the other."""
     from scipy.optimize import linear_sum_assignment
 
     distances = torch.cdist(guess.flatten(1).double(), truth.flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist")
@@ -168,7 +168,7 @@ def _chance(outside: Outside, truth: Tensor) -> float:
 
 
 def _labels(guess: Tensor, truth: Tensor) -> float:
-    """The share of labels that were right; of a hidden batch, of those guessed the share that is in it."""
+    """The share of labels that are right. If the batch is hidden, the share of the guessed labels that are in it."""
     if truth.is_floating_point():
         return 0.0
     if len(guess) == len(truth):
@@ -177,5 +177,5 @@ def _labels(guess: Tensor, truth: Tensor) -> float:
 
 
 def not_applicable(attack: Attack, view: View, reason: str, *, name: str | None = None) -> Finding:
-    """A finding that says why there is none."""
+    """A finding that says why the attack does not apply."""
     return Finding(role=view.role, attack=name or attack.name, goal=attack.goal, verdict="not applicable", reason=reason)

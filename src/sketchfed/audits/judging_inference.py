@@ -1,4 +1,4 @@
-"""Attacks that answer questions about examples, tried on examples of which the auditor knows the answer."""
+"""Tries attacks that answer questions about examples on examples for which the auditor knows the answer."""
 
 from itertools import islice
 
@@ -23,7 +23,7 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
 
 CANDIDATES = 100
-"""Members, and as many others, among whom a membership attack has to choose."""
+"""The number of members, and of others, among which a membership attack chooses."""
 _KNOWN = 40
 _LEAST = 4
 
@@ -39,7 +39,7 @@ def judged_property(
     seed: PublicSeed,
     on_step: OnStep | None = None,
 ) -> Finding:
-    """Whether updates whose examples contain one with the property score higher than others."""
+    """Judge whether updates with an example that has the property score higher than others."""
     try:
         scores = attack.scores(view, outside.known, wanted.has(outside.known.x), rounds=rounds, seed=seed, on_step=on_step)
         truths = [_contains(update, recorded, wanted) for update, _ in scores]
@@ -59,7 +59,7 @@ def judged_members(
     rounds: int,
     on_step: OnStep | None = None,
 ) -> Finding:
-    """Whether examples that were trained on score higher than others that were not."""
+    """Judge whether examples that were trained on score higher than others."""
     try:
         members = _members(recorded, rounds if isinstance(attack, AlignmentAttack) else recorded.config.algorithm.rounds)
         count = min(CANDIDATES, len(members.x), len(outside.others.x))
@@ -81,7 +81,7 @@ def judged_canaries(
     delta: float,
     on_step: OnStep | None = None,
 ) -> Finding:
-    """Whether canaries that are there score higher than those that are not, and what ε that refutes, from this one run."""
+    """Judge whether canaries that are present score higher than others, and which ε this refutes, from this one run."""
     try:
         if isinstance(attack, AlignmentAttack):
             scores = _aligned(view, canaries, outside, on_step)
@@ -100,7 +100,7 @@ def judged_canaries(
 
 
 def _aligned(view: View, canaries: Canaries, outside: Outside, on_step: OnStep | None) -> Tensor:
-    """Canaries against the updates of the client that would have them, or of sums with it, beside examples that nobody has."""
+    """Score canaries by updates of the client that may hold them, or sums with it, next to examples that nobody holds."""
     updates = view.updates()
     if not updates:
         raise InputError(f"the {view.role} sees nothing that is a function of one round's changes alone.")
@@ -137,7 +137,7 @@ def _members(recorded: Evidence, rounds: int) -> Examples:
 
 
 def _contains(update: Update, recorded: Evidence, wanted: Property) -> bool | None:
-    """Whether an update's examples contain one with the property; None if there were none."""
+    """Whether an update's examples include one with the property. None if there are no examples."""
     truth = recorded.behind(update.round, update.clients or recorded.replied(update.round))
     return bool(wanted.has(truth.x).any()) if len(truth.x) else None
 

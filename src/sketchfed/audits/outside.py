@@ -1,4 +1,4 @@
-"""What is known beside a run: data like the clients' that the adversary may have, and the auditor's means to judge."""
+"""What is known besides a run: data like that of the clients, which the adversary may have, and the auditor's tools."""
 
 import math
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
 
 IMAGES = {"digits": (1, 8, 8)}
-"""Data sets whose examples are images laid out flat."""
+"""Data sets whose examples are flattened images."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Property:
-    """Something that examples have or have not."""
+    """A property that some examples have."""
 
     name: str
     has: Callable[[Tensor], Tensor]
-    """Inputs `(n, *shape)` to true or false, `(n,)`."""
+    """A function from inputs `(n, *shape)` to true or false, `(n,)`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outside:
-    """Held-out examples, in two halves: `known` to the adversary, and `others`, that stand for people who took no part."""
+    """Held-out examples in two halves: the adversary has `known`, and `others` stand for people who took no part."""
 
     known: Examples
     others: Examples
@@ -54,11 +54,11 @@ class Outside:
 
     @cached_property
     def mean(self) -> Tensor:
-        """The guess of somebody who observes nothing: the mean image, `shape`."""
+        """The guess without any observation: the mean image, `shape`."""
         return self.known.x.mean(0)
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Values from 0 to 1."""
+        """Inputs, scaled to values from 0 to 1."""
         return ((x - self.low) / max(self.high - self.low, 1e-30)).clamp(0, 1)
 
     def pictures(self, x: Tensor) -> Tensor:
@@ -71,9 +71,9 @@ class Outside:
 
     @cached_property
     def property(self) -> Property:
-        """One to look for where none was named: that an image is among the brightest quarter, or a column among the highest.
+        """The default property: the image is in the brightest quarter, or the column is in its highest quarter.
 
-        Neither is what a model is taught. Of columns it is the one that varies most.
+        Models are taught neither. Of all columns, it is the one that varies most.
         """
         rows = self.scaled(self.known.x).flatten(1)
         if self.image is not None:
@@ -86,7 +86,7 @@ class Outside:
 
     @cached_property
     def recogniser(self) -> Callable[[Tensor], Tensor]:
-        """Says which class the nearest of the known examples has: not the model under attack, so nothing was fitted to it."""
+        """Classifies by the nearest known example. It is not the model under attack, so nothing was fitted to it."""
         rows, labels = self.known.x.flatten(1), self.known.y
 
         def nearest(x: Tensor) -> Tensor:

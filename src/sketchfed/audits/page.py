@@ -1,4 +1,4 @@
-"""An audit as one HTML file that needs nothing else and runs no script: for a privacy officer and for an engineer."""
+"""The page of an audit: one HTML file without scripts or external files, for privacy officers and engineers."""
 
 from html import escape
 from pathlib import Path
@@ -14,7 +14,7 @@ _TITLE = "Privacy audit"
 
 
 def write_page(record: AuditRecord, path: Path) -> Path:
-    """Write the page of this audit; equal records give equal files."""
+    """Write the page of this audit. Equal records give equal files."""
     body = [
         f"<h1>{_TITLE}</h1>",
         f'<p class="setting">{escape(record.setting)}</p>',

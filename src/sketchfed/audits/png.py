@@ -1,4 +1,4 @@
-"""Images as PNG files in base64, for a page that holds all that it shows."""
+"""Images as PNG files in base64, for a page that contains everything that it shows."""
 
 import base64
 import struct
@@ -11,13 +11,13 @@ from sketchfed.errors import InputError
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COLOUR_TYPES = {1: 0, 3: 2}
-"""PNG's numbers for grey and for red, green and blue."""
+"""PNG's numbers for grey images and for RGB images."""
 
 
 def png_base64(image: Tensor) -> str:
-    """An image `(channels, height, width)` of values from 0 to 1, with one channel (grey) or three (RGB), at 8 bits a value.
+    """Encode an image `(channels, height, width)` with values from 0 to 1 in 8 bits. One channel is grey, three are RGB.
 
-    What lies outside is cut: an attack's guess may. Pixels are not enlarged; that is for the page to do.
+    Values outside are clipped, because an attack's guess may have them. Pixels are not enlarged. The page does that.
     """
     if image.ndim != 3 or image.shape[0] not in _COLOUR_TYPES or not image.numel():
         raise InputError(
@@ -38,7 +38,7 @@ def png_base64(image: Tensor) -> str:
 
 
 def dimensions(file: str) -> tuple[int, int] | None:
-    """Width and height of a PNG file in base64; None if it is none, for records come from files."""
+    """The width and height of a PNG file in base64. None if it is no PNG file, because records come from files."""
     try:
         start = base64.b64decode(file[:32], validate=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which attacks have power: those that succeed where nothing defends."""
+"""Finds the attacks that have power: those that succeed without a defence."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,10 +7,10 @@ from sketchfed.audits.findings import DefenceRecord, Finding
 
 
 def with_power(defences: Sequence[DefenceRecord]) -> list[DefenceRecord]:
-    """The same records, in which attacks that fail on the first, undefended one are said to have no power.
+    """Return the records, with 'no power' for attacks that fail on the first, undefended one.
 
-    An attack that cannot be tried there shows its power by a success elsewhere, or not at all. Success is what makes a
-    finding a leak: an example recovered, a median cosine surely above a half, an area surely above a half.
+    If an attack cannot be tried there, it must succeed elsewhere to have power. Success is what makes a finding a leak: a
+    recovered example, a median cosine surely above a half, or an area surely above a half.
     """
     if not defences:
         return []

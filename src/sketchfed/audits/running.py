@@ -1,4 +1,4 @@
-"""An audit: several ways to train on the same model and data, recorded and attacked, beside the one that defends nothing."""
+"""Runs an audit: records and attacks several defences on the same model and data, and an undefended run next to them."""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,21 +28,21 @@ from sketchfed.version import __version__
 
 PAGE = "audit.html"
 _TRAINING = 0.15
-"""Which share of a defence's bar is its training."""
+"""The share of a defence's progress bar that is its training."""
 OnDefence = Callable[[str, str, float], None]
-"""Told of a defence what is being done, and which share of its work is behind."""
+"""Called with a defence, what is being done, and the share of its work that is done."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """One way to train that is to be attacked."""
+    """One defence that is to be attacked."""
 
     name: str
     config: Config
     workload: Workload | None = None
-    """The objects that it is trained on; None where the configuration names them."""
+    """The objects that it is trained on. None if the configuration names them."""
     recorded: Evidence | None = None
-    """A run that was recorded before."""
+    """A run that was recorded earlier."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +54,7 @@ class AuditTerms:
     image: tuple[int, int, int] | None = None
     wanted: Property | None = None
     attacks: tuple[str, ...] = ()
-    """Which are tried; all that there are if none is named."""
+    """The names of the attacks to try. All attacks, if empty."""
 
 
 def audit(
@@ -74,13 +74,13 @@ def audit(
     folder: Path | str | None = None,
     on_stage: OnDefence | None = None,
 ) -> AuditRecord:
-    """Train and attack, and return what was found; with `folder` also write audit.json and audit.html there.
+    """Train, attack and return the findings. With `folder`, also write audit.json and audit.html there.
 
-    `model`, `loss`, `data` (a pair of tensors or a torch Dataset for each client) and `test` (the same, of people who take no
-    part) are what is trained on; without them `defences` name it, and without these the embedded audit is done. `algorithm`
-    is a name, or the tables of a configuration; `defences` are several, by name. The undefended way is always added, for
-    attacks must succeed there before their failure elsewhere means anything. `attacks` names those to try, also as the
-    `package.module:Class` of your own; all that are known if it is empty.
+    `model`, `loss`, `data` (a pair of tensors or a torch Dataset for each client) and `test` (the same, from people who take no
+    part) are your own objects. Without them, `defences` name the model and the data. Without `defences`, the default audit
+    runs. `algorithm` is a name, or the tables of a configuration. `defences` are several of these, by name. The undefended run
+    is always added, because an attack must succeed there before its failure elsewhere means anything. `attacks` names the
+    attacks to try, including your own as `package.module:Class`. If it is empty, all known attacks are tried.
     """
     chosen = {name: load_config(tables) for name, tables in (defences or {}).items()}
     if algorithm is not None:
@@ -98,7 +98,7 @@ def audit(
 
 
 def subjects_of(configs: Mapping[str, Config], *, seed: int | None = None) -> list[Subject]:
-    """The configurations, and first the undefended one that they are compared with; all must be on the same model and data."""
+    """Return the configurations, after the undefended one to which they are compared. All must have the same model and data."""
     found = {name: config if seed is None else replace(config, seed=seed) for name, config in configs.items()}
     first = next(iter(found.values()))
     for name, config in found.items():
@@ -121,9 +121,10 @@ def audited(
     resume: bool = False,
     on_stage: OnDefence | None = None,
 ) -> AuditRecord:
-    """The record of all subjects, in their order, written to the folder as it grows; equal seeds give equal records.
+    """Return the record of all subjects, in their order. It is written to the folder as it grows.
 
-    What is there already is kept where `resume` says so. Interrupted, it leaves what is finished.
+    Equal seeds give equal records. With `resume`, existing results are kept. If the audit is interrupted, finished results
+    remain.
     """
     chosen_attacks(terms.attacks)  # refuses what there is not, now
     done = _kept(folder, terms) if resume and folder is not None else {}
@@ -165,7 +166,7 @@ def audited(
 
 
 def write_audit(record: AuditRecord, folder: Path) -> Path:
-    """Write audit.json and the page; the page's path."""
+    """Write audit.json and the page, and return the path of the page."""
     from sketchfed.audits.page import write_page
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +175,7 @@ def write_audit(record: AuditRecord, folder: Path) -> Path:
 
 
 def _one(subject: Subject, terms: AuditTerms, on_stage: OnStage | None = None) -> DefenceRecord:
-    """Train if it must be, and attack."""
+    """Train, unless the run was recorded before, and attack."""
     seed = PublicSeed(terms.seed).child("audit")
     with one_thread():
         recorded, canaries = subject.recorded, None
@@ -218,7 +219,7 @@ def _in_parallel(
     keep: Callable[[DefenceRecord], None],
     on_stage: OnDefence | None,
 ) -> None:
-    """Each subject in its own process; their stages come through a queue. An interrupt is for the parent, who ends them."""
+    """Audit each subject in its own process. Their stages come through a queue. On an interrupt, the parent ends them."""
     context = get_context("spawn")
     pool = ProcessPoolExecutor(
         processes, mp_context=context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
@@ -239,7 +240,7 @@ def _in_parallel(
 def _watched(
     futures: Sequence[Future[DefenceRecord]], stages: Any, on_stage: OnDefence | None
 ) -> Iterator[Future[DefenceRecord]]:
-    """Futures as they come to their end; between them, stages are told."""
+    """Yield futures as they complete, and report stages in between."""
     left = set(futures)
     while left:
         try:
@@ -269,7 +270,7 @@ def _given(
     task: str,
     seed: int,
 ) -> list[Subject]:
-    """Subjects on a user's own model and data."""
+    """Make subjects on a user's own model and data."""
     workload = from_objects(deepcopy(model), data, test, loss, task)
     settings = {"data": DataSettings(name=GIVEN, clients=len(data)), "model": ModelSettings(name=GIVEN), "seed": seed}
     named = {name: replace(config, **settings) for name, config in configs.items()}  # type: ignore[arg-type]
@@ -278,7 +279,7 @@ def _given(
 
 
 def _kept(folder: Path, terms: AuditTerms) -> dict[str, DefenceRecord]:
-    """What an earlier audit on the same terms left."""
+    """Load what an earlier audit on the same terms left."""
     if not (folder / AUDIT).exists():
         return {}
     record = read_record(folder / AUDIT)

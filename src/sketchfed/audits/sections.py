@@ -1,4 +1,4 @@
-"""What an audit found, as HTML. Every text that comes from the record is escaped here."""
+"""The findings of an audit as HTML. Every text from the record is escaped here."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -6,16 +6,21 @@ from html import escape
 from itertools import count
 
 from sketchfed.attacks.base import Goal
-from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, PicturePair, Verdict
+from sketchfed.audits.findings import AuditRecord, AuditVerdict, DefenceRecord, Finding, PicturePair
 from sketchfed.audits.png import dimensions
 from sketchfed.audits.verdicts import GOALS, MEASURES, NO_PROOF, shown_score, strongest
 from sketchfed.report.tables import BYTES_MEASURED, NOTHING
 from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_share
 
 _SIDE = 64
-"""Pixels that a picture may take in width, if its own are fewer."""
+"""The width in pixels up to which a small picture is enlarged."""
 _MOST_PICTURES = 10
-_LOOKS: dict[Verdict, str] = {"leaks": "leaks", "nothing found": "nothing", "no power": "powerless", "not applicable": "apart"}
+_LOOKS: dict[AuditVerdict, str] = {
+    "leaks": "leaks",
+    "nothing found": "nothing",
+    "no power": "powerless",
+    "not applicable": "apart",
+}
 _AFTER: dict[Goal, str] = {
     "examples": "A client's examples, reconstructed",
     "steps": "The server's steps, estimated",
@@ -25,7 +30,7 @@ _AFTER: dict[Goal, str] = {
 
 
 def overview(record: AuditRecord) -> str:
-    """A row a defence, and below it what its strongest attack on examples made of them."""
+    """One row per defence, and below it the pictures of its strongest attack on examples."""
     goals = "".join(f'<th scope="col" title="{_AFTER[goal]}">{goal}</th>' for goal in GOALS)
     body = "".join(_defence(place, defence) for place, defence in enumerate(record.defences, start=1))
     return f"""<h2 id="defences">Defences</h2>
@@ -59,13 +64,13 @@ def _defence(place: int, defence: DefenceRecord) -> str:
 
 
 def _claim(defence: DefenceRecord) -> str:
-    """ε with what it is about; it is never shown without noise that was calibrated for it."""
+    """ε with what it refers to. It is shown only if noise was calibrated for it."""
     if defence.epsilon is None:
         return '<span class="muted">no claim</span>'
     return f"{shown_epsilon(defence.epsilon)}<small>{escape(defence.claim)}</small>"
 
 
-def _chip(verdict: Verdict) -> str:
+def _chip(verdict: AuditVerdict) -> str:
     return f'<span class="verdict {_LOOKS[verdict]}">{verdict}</span>'
 
 
@@ -79,7 +84,7 @@ def _verdict_of(finding: Finding | None) -> str:
 
 
 def _strip(finding: Finding | None) -> str:
-    """The pictures of the strongest attack, with who made it."""
+    """The pictures of the strongest attack, with its role."""
     if finding is None or not finding.pictures:
         return ""
     shown = finding.pictures[:_MOST_PICTURES]
@@ -102,7 +107,7 @@ def _pairs(pictures: Iterable[PicturePair]) -> str:
 
 
 def _image(file: str, alt: str) -> str:
-    """Enlarged by a whole number, so that all pixels are equally large."""
+    """Enlarge by a whole number, so that all pixels have the same size."""
     size = ""
     if found := dimensions(file):
         times = max(1, _SIDE // max(1, found[0]))
@@ -172,7 +177,7 @@ def _detail(name: str, value: float) -> str:
 
 
 def _rounded_down(value: float) -> str:
-    """A lower bound is never made to look stronger than it is."""
+    """Show a lower bound rounded down, never stronger than it is."""
     return f"{math.floor(round(100 * value, 6)) / 100:.2f}"
 
 

@@ -1,4 +1,4 @@
-"""An audit in a terminal, a row a defence."""
+"""An audit in a terminal, with one row per defence."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -20,7 +20,7 @@ _STYLES = {"leaks": "bold red", "nothing found": "", "no power": "yellow", "not 
 
 
 def terminal_table(record: AuditRecord, width: int = 100) -> Table:
-    """The strongest finding of each goal. With little room verdicts are stacked word by word; with less, costs are left out."""
+    """The strongest finding for each goal. If there is little room, verdicts are stacked, and then costs are left out."""
     goals = [goal for goal in GOALS if any(strongest(defence, goal) for defence in record.defences)]
     headings = ["defence", *_NUMERIC, *(_HEADINGS[goal] for goal in goals)]
     rows = _rows(record, goals, stacked=False)
@@ -46,7 +46,7 @@ def _rows(record: AuditRecord, goals: Sequence[Goal], *, stacked: bool) -> list[
 
 
 def _fits(headings: Sequence[str], rows: Sequence[Sequence[Text]], width: int, *, names: int) -> bool:
-    """Whether all is as wide as it wants to be, but for names, which can be folded to this width."""
+    """Whether everything has its full width, except for names, which can be folded to this width."""
     columns = zip(headings, *([cell.plain for cell in row] for row in rows), strict=True)
     first, *others = (max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns)
     return min(first, names) + sum(others) + 2 * len(headings) <= width
@@ -59,7 +59,7 @@ def _facts(defence: DefenceRecord) -> list[Text]:
 
 
 def _cell(finding: Finding | None, stacked: bool) -> Text:
-    """The verdict, the score, and of examples who got them."""
+    """The verdict, the score, and for examples the role of the attacker."""
     if finding is None:
         return Text("not\ntried" if stacked else "not tried", style="dim")
     who = finding.role if finding.goal == "examples" and finding.score is not None else ""
@@ -70,5 +70,5 @@ def _cell(finding: Finding | None, stacked: bool) -> Text:
 
 
 def _printable(text: str) -> str:
-    """Without what could steer the terminal."""
+    """Remove everything that could control the terminal."""
     return "".join(char if char.isprintable() else "�" for char in text)

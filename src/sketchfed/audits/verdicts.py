@@ -1,13 +1,13 @@
-"""What findings come to, in words that page and terminal share.
+"""The conclusions from findings, in words that the page and the terminal share.
 
-An attack that failed proves nothing, and one without power is not even counted as having failed.
+An attack that failed proves nothing. An attack without power does not even count as having failed.
 """
 
 from collections.abc import Sequence
 from typing import get_args
 
 from sketchfed.attacks.base import Goal
-from sketchfed.audits.findings import AuditRecord, DefenceRecord, Finding, Verdict
+from sketchfed.audits.findings import AuditRecord, AuditVerdict, DefenceRecord, Finding
 from sketchfed.report.tables import NOTHING
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -15,12 +15,12 @@ MEASURES = {"psnr": "PSNR", "cosine": "cosine", "auc": "AUC"}
 NO_PROOF = "“Nothing found” is no proof. “No power” says nothing: the attack also fails where nothing defends."
 INTERRUPTED = "This audit was interrupted. It shows what is there; findings and defences may be missing."
 
-_RANKS: tuple[Verdict, ...] = ("not applicable", "no power", "nothing found", "leaks")
-_JUDGED: tuple[Verdict, ...] = ("nothing found", "leaks")
+_RANKS: tuple[AuditVerdict, ...] = ("not applicable", "no power", "nothing found", "leaks")
+_JUDGED: tuple[AuditVerdict, ...] = ("nothing found", "leaks")
 
 
 def strongest(defence: DefenceRecord, goal: Goal) -> Finding | None:
-    """What a defence has to answer for: a leak before all else, then attacks with power; of these the highest score."""
+    """The most important finding about a defence: a leak first, then attacks with power, and among these the highest score."""
 
     def strength(finding: Finding) -> tuple[int, float]:
         return _RANKS.index(finding.verdict), float("-inf") if finding.score is None else finding.score
@@ -29,21 +29,21 @@ def strongest(defence: DefenceRecord, goal: Goal) -> Finding | None:
 
 
 def shown_score(finding: Finding, value: float | None) -> str:
-    """A score of this finding, or an end of its interval, in its unit."""
+    """A score of this finding, or an end of its interval, with its unit."""
     if value is None:
         return NOTHING
     return f"{value:.1f} dB" if finding.measure == "psnr" else f"{value:.3f}"
 
 
 def headline(record: AuditRecord) -> list[str]:
-    """What the audit comes to, in sentences of plain text."""
+    """The conclusions of the audit in sentences of plain text."""
     if not record.defences:
         return ["No defence has been audited yet."]
     return [_recovered(record.defences), _by_noise(record.defences), _sketching(record.defences)]
 
 
 def _recovered(defences: Sequence[DefenceRecord]) -> str:
-    """How many let an attack recover examples, and of how many nothing can be said."""
+    """How many defences let an attack recover examples, and about how many nothing can be said."""
     found = [strongest(defence, "examples") for defence in defences]
     verdicts = [finding.verdict if finding else None for finding in found]
     leaking = [defence.name for defence, verdict in zip(defences, verdicts, strict=True) if verdict == "leaks"]
@@ -59,7 +59,7 @@ def _recovered(defences: Sequence[DefenceRecord]) -> str:
 
 
 def _by_noise(defences: Sequence[DefenceRecord]) -> str:
-    """Leaks of any kind, without and with calibrated noise; a defence that no attack with power was tried on counts nowhere."""
+    """Leaks of any kind, without and with calibrated noise. Defences that no attack with power was tried on do not count."""
     judged = [defence for defence in defences if any(finding.verdict in _JUDGED for finding in defence.findings)]
     bare = [_leaks(defence) for defence in judged if defence.epsilon is None]
     noisy = [_leaks(defence) for defence in judged if defence.epsilon is not None]
@@ -75,7 +75,7 @@ def _by_noise(defences: Sequence[DefenceRecord]) -> str:
 
 
 def _sketching(defences: Sequence[DefenceRecord]) -> str:
-    """With the smallest reply that leaks as the example."""
+    """Name the smallest reply that leaks as an example."""
     small = [each for each in defences if each.epsilon is None and each.numbers < each.dim and _leaks(each)]
     if not small:
         return "Sketching alone is not privacy, whatever was found here: only calibrated noise bounds all attacks."

@@ -53,7 +53,7 @@ app.command()(catalogue.sketches)
 
 
 def main() -> None:
-    """Run the command line; what sketchfed refuses is a sentence on standard error and exit code 2, not a traceback."""
+    """Run the command line. Refusals of sketchfed are one sentence on standard error and exit code 2, without a traceback."""
     try:
         app()
     except SketchfedError as error:

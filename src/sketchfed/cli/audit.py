@@ -82,7 +82,7 @@ def audit(
 
 
 def _subjects(paths: Sequence[Path], changes: Sequence[str]) -> "list[Subject]":
-    """What is named, and the undefended way to train beside it."""
+    """What is named, and the undefended run next to it."""
     from sketchfed.audits.evidence import recorded_run
     from sketchfed.audits.running import Subject, subjects_of
     from sketchfed.config import load_config
@@ -116,7 +116,7 @@ def _shape(text: str | None) -> tuple[int, int, int] | None:
 
 
 class _Bars:
-    """A bar for each way to train, with what is being done."""
+    """A progress bar for each defence, with its current step."""
 
     def __init__(self, console: Any, subjects: "Sequence[Subject]") -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

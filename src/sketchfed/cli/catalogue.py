@@ -1,4 +1,4 @@
-"""What there is: parts of every kind, and sketch families with their variance."""
+"""Lists parts of every kind, and sketch families with their variance."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +44,7 @@ def parts(
 
 
 def _registries() -> "dict[str, Registry[Any]]":
-    """Every registry, by what its entry points are called after the dot."""
+    """Every registry, by the last part of its entry-point group."""
     from sketchfed.algorithms import ALGORITHMS
     from sketchfed.attacks import ATTACKS
     from sketchfed.attacks.knowledge import ANNOUNCED
@@ -66,7 +66,7 @@ def _registries() -> "dict[str, Registry[Any]]":
 
 
 def _about(registry: "Registry[Any]", name: str) -> tuple[str, str]:
-    """What a part is and the paper that it is from, or why it cannot be used."""
+    """What a part is and its paper, or why it cannot be used."""
     from sketchfed.parts import summary
 
     try:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 GROUP = "sketchfed.commands"
 OF_THE_LAB = ("reproduce", "bench")
-"""Commands of sketchfed-lab, which people look for here."""
+"""Commands of sketchfed-lab that users may look for here."""
 
 
 class ExtensibleGroup(TyperGroup):
-    """The built-in commands and those of other distributions. A built-in command wins over another of the same name."""
+    """The built-in commands and those of other distributions. A built-in command takes precedence."""
 
     def list_commands(self, ctx: "Context") -> list[str]:
         own = super().list_commands(ctx)
@@ -34,9 +34,10 @@ class ExtensibleGroup(TyperGroup):
 
 
 def extension(name: str) -> "Command | None":
-    """The command of that name from another distribution. None if nobody has one.
+    """The command with this name from another distribution. None if there is none.
 
-    A command that cannot be imported, or that belongs to sketchfed-lab where that is missing, is one that says so.
+    A command that cannot be imported is replaced by one that says so, as is a command of sketchfed-lab if that is not
+    installed.
     """
     for found in entry_points(group=GROUP, name=name):
         return _loaded(found)
@@ -74,7 +75,7 @@ def _command(name: str, loaded: Callable[..., object]) -> "Command":
 
 
 def _refusing(name: str, why: str) -> "Command":
-    """A command that takes any arguments and refuses with that sentence."""
+    """A command that takes any arguments and refuses them with this sentence."""
 
     def refuse() -> None:
         raise InputError(why)

@@ -1,4 +1,4 @@
-"""Where commands write."""
+"""The folders that commands write to."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from sketchfed.errors import InputError
 
 
 def writable(folder: Path) -> Path:
-    """Make a folder for results now: better to fail before the work than after."""
+    """Create a folder for results now, because it is better to fail before the work than after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"

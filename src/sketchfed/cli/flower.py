@@ -1,4 +1,4 @@
-"""`sketchfed flower`: what a federation on Flower needs beside Flower's own commands."""
+"""`sketchfed flower`: what a federation on Flower needs besides Flower's own commands."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ app = typer.Typer(
 
 @app.callback()
 def _installed() -> None:
-    """Refuse in a sentence where Flower is missing."""
+    """Refuse with one sentence if Flower is missing."""
     try:
         import flwr  # noqa: F401
     except ImportError:

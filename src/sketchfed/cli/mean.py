@@ -23,7 +23,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "rand_k_spatial": [{"correlation": KNOWN}, {"correlation": "avg"}],
     "rand_proj_spatial": [{"correlation": KNOWN}, {"correlation": "avg"}, {"bits": 4}],
 }
-"""What is tried of a codec beside its defaults; a known correlation is the true one."""
+"""The variants of a codec that are tried besides its defaults. If the correlation is known, it is the true one."""
 FORMATS = ("table", "latex", "csv", "json")
 _PATIENCE = 2.0  # seconds after which a progress bar is welcome
 
@@ -102,7 +102,7 @@ def mean(
 def _built(
     names: list[str], x: "Tensor", size: int, budget: int | None, correlation: float
 ) -> "tuple[list[tuple[Codec, str]], list[str]]":
-    """The codecs to try, each with how it differs from its defaults, and why others do not fit the budget."""
+    """The codecs to try, each with its difference from the defaults, and why others do not fit the budget."""
     from sketchfed.codecs import make_codec
     from sketchfed.codecs.budget import BudgetError, fit
 
@@ -134,7 +134,7 @@ def _variant(options: dict[str, Any]) -> str:
 
 @contextmanager
 def _patient_bar(steps: int) -> "Iterator[Callable[[], None]]":
-    """A progress bar on standard error that shows up when two seconds have passed."""
+    """A progress bar on standard error that appears after two seconds."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -17,7 +17,7 @@ _DRAWS = 10_000_000  # the most places in cohorts that are drawn to count partic
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """One assumption about what the observer sees, and what follows."""
+    """One assumption about what the observer sees, and its consequences."""
 
     title: str
     mean: str
@@ -103,7 +103,7 @@ def _checked(
     participations: int | None,
     dim: int | None,
 ) -> int:
-    """The cohort's size, once all options fit each other."""
+    """The size of the cohort, after checking that all options fit each other."""
     for name, value in (
         ("clients", clients),
         ("cohort", cohort),
@@ -151,7 +151,7 @@ def _drawn(examples: int | None, batch: int | None) -> tuple[int, int]:
 
 
 def _most_rounds(clients: int, cohort: int, rounds: int, seed: int, given: int | None) -> tuple[int, str]:
-    """The largest number of rounds in which any one client takes part, and how that is known."""
+    """The largest number of rounds in which any one client takes part, and how this is known."""
     if given is not None:
         return given, f"no client takes part in more than {given:,} of {rounds:,} rounds"
     if cohort == clients:

@@ -1,4 +1,4 @@
-"""A line for each run: how far it is, how well it does, what it sent."""
+"""A line for each run: its progress, its accuracy, and what it sent."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Bars:
-    """Progress bars of runs that follow each other."""
+    """Progress bars of consecutive runs."""
 
     def __init__(self, console: Console, folders: Sequence[Path]) -> None:
         self._progress = Progress(
@@ -44,11 +44,11 @@ class Bars:
         self._progress.stop()
 
     def wait(self, folder: Path, what: str) -> None:
-        """Show what a run waits for before it can begin."""
+        """Show what a run is waiting for before it begins."""
         self._progress.update(self._tasks[folder], visible=True, state=what)
 
     def begin(self, folder: Path, loop: "Loop") -> None:
-        """Show what is being run, unless it is what was run before, and an empty bar."""
+        """Show what is being run, unless it was shown before, and an empty bar."""
         if loop.title != self._title:
             self._title = loop.title
             self._console.print(loop.title, highlight=False, markup=False)

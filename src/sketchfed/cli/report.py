@@ -1,4 +1,4 @@
-"""`sketchfed report`: the page and the tables of runs that are there."""
+"""`sketchfed report`: the page and the tables of existing runs."""
 
 from pathlib import Path
 from typing import Annotated

@@ -79,9 +79,9 @@ def run(
 
 
 def run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tensorboard: bool) -> None:
-    """Run or resume each plan under a progress bar, then print the table and write the report.
+    """Run or resume each plan with a progress bar, then print the table and write the report.
 
-    A run that diverges does not keep the others from running: it is told of at the end.
+    If a run diverges, the others still run. It is reported at the end.
     """
     from rich.console import Console
 
@@ -135,7 +135,7 @@ def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool)
 
 
 def _to_resume(given: Sequence[Path], out: Path, changes: Sequence[str]) -> "list[tuple[Path, Config | None]]":
-    """The folders to go on with: those named, those of the configurations named, or all below `out` that are not finished."""
+    """The folders to continue: the given ones, those of the given configurations, or all unfinished ones below `out`."""
     from sketchfed.runs.folder import CONFIG, is_finished, latest_path
 
     if changes:
@@ -153,7 +153,7 @@ def _to_resume(given: Sequence[Path], out: Path, changes: Sequence[str]) -> "lis
 
 
 def _named(path: Path, changes: Sequence[str] = ()) -> "Config":
-    """A configuration, called as its file is unless it has a name."""
+    """A configuration with a name. By default this is the name of its file."""
     from sketchfed.config import load_config
 
     config = load_config(path, changes)

@@ -14,10 +14,10 @@ import torch
 from sketchfed.errors import WireError
 from sketchfed.wire import Bits, Packet, bits_named
 
-Rows = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
-def to_bits(rows: Rows, *, dim: int) -> Bits:
+def to_bits(rows: Positions, *, dim: int) -> Bits:
     """Encode distinct ascending coordinates below `dim` for a packet."""
     size = len(rows)
     width, length = _layout(dim, size)
@@ -32,14 +32,14 @@ def to_bits(rows: Rows, *, dim: int) -> Bits:
     return Bits(torch.from_numpy(bits), bits=1)
 
 
-def from_packet(packet: Packet, name: str, *, dim: int, size: int) -> Rows:
+def from_packet(packet: Packet, name: str, *, dim: int, size: int) -> Positions:
     """Read `size` coordinates from the array with this name. Checks that they are ascending, distinct and below `dim`."""
     if size > dim:
         raise WireError(f"packet '{packet.kind}' names {size:,} coordinates in '{name}', but a vector has {dim:,}.")
     width, length = _layout(dim, size)
     bits = bits_named(packet, name, shape=(length,), bits=1).numpy()
     if width is None:
-        rows: Rows = np.flatnonzero(bits)
+        rows: Positions = np.flatnonzero(bits)
         _check_count(packet, name, len(rows), size)
         return rows
     highs = np.flatnonzero(bits[size * width :])

@@ -69,7 +69,7 @@ class TopK(Codec):
         return torch.from_numpy(rows), values
 
 
-def largest(x: Tensor, size: int) -> subsets.Rows:
+def largest(x: Tensor, size: int) -> subsets.Positions:
     """The coordinates of the `size` largest magnitudes, in ascending order. Ties go to the lower coordinates."""
     magnitudes = x.abs().cpu().numpy() if x.dtype in (torch.float32, torch.float64) else x.abs().double().cpu().numpy()
     threshold = np.partition(magnitudes, len(magnitudes) - size)[len(magnitudes) - size] if size else np.inf

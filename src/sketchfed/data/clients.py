@@ -15,14 +15,14 @@ from sketchfed.seeds import PublicSeed
 
 log = logging.getLogger("sketchfed")
 
-Examples = tuple[Tensor, Tensor] | Dataset[Any]
+OwnData = tuple[Tensor, Tensor] | Dataset[Any]
 """A pair of tensors `(x, y)` with an example a row, or a map-style torch Dataset of such pairs."""
 
 
 def from_clients(
-    clients: Sequence[Examples],
+    clients: Sequence[OwnData],
     *,
-    test: Examples,
+    test: OwnData,
     task: Literal["classification", "regression"] = "classification",
     outputs: int | None = None,
     prepare: Callable[[Tensor], Tensor] | None = None,
@@ -65,7 +65,7 @@ def from_clients(
     return data, list(torch.split(torch.arange(len(x_train)), sizes))
 
 
-def _read_clients(clients: Sequence[Examples], task: str) -> tuple[list[Pair | None], frozenset[int]]:
+def _read_clients(clients: Sequence[OwnData], task: str) -> tuple[list[Pair | None], frozenset[int]]:
     """What each client holds, all of one type and shape, and whose Dataset raised an exception instead."""
     pairs: list[Pair | None] = []
     raised: dict[int, Exception] = {}
@@ -99,7 +99,7 @@ def _check_alike(number: int, pair: Pair, first: int, wanted: Pair) -> None:
             )
 
 
-def _read_test(test: Examples, task: str) -> Pair:
+def _read_test(test: OwnData, task: str) -> Pair:
     try:
         return _pair(test, "test", task, FIRST.child("test"))
     except SketchfedError:
@@ -130,7 +130,7 @@ def _conformed(x_train: Tensor, y_train: Tensor, task: str) -> Conformed:
 
 
 def _reader(
-    clients: Sequence[Examples],
+    clients: Sequence[OwnData],
     pairs: Sequence[Pair | None],
     unread: frozenset[int],
     sizes: Sequence[int],
@@ -160,7 +160,7 @@ def _as_float(x: Tensor) -> Tensor:
     return x.to(torch.float32)
 
 
-def _pair(examples: Examples, owner: str, task: str, seed: PublicSeed) -> Pair:
+def _pair(examples: OwnData, owner: str, task: str, seed: PublicSeed) -> Pair:
     """A client's examples as two tensors of at least one row; the transforms of a Dataset draw from `seed`."""
     if isinstance(examples, Dataset):
         return _typed(read(examples, range(length(examples, owner)), seed), owner, task)

@@ -1,4 +1,4 @@
-"""What all parties of a run know from its start: the settings, who takes part, and what the model is for."""
+"""What all parties of a run know from its start: the settings, the clients, and the task of the model."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -35,23 +35,23 @@ def _any(draft: Draft) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """The configuration with every default spelled out, and the clients: how many examples they have, and who they are.
+    """The configuration with every default filled in, and the clients: their numbers of examples, and their identities.
 
-    `shape` and `outputs` describe the examples, so that a client builds the model without seeing the server's data. Where
-    clients train a model of their own app, `layout` names its arrays instead.
+    `shape` and `outputs` describe the examples, so that a client builds the model without the server's data. If clients train a
+    model of their own app, `layout` names its arrays instead.
     """
 
     config: Config
     sizes: tuple[int, ...]
     identities: tuple[bytes, ...] = ()
-    """For secure sums; empty where there are none."""
+    """The clients' public identities, for secure sums. Empty without secure sums."""
     shape: tuple[int, ...] = ()
     outputs: int = 0
     task: str = "classification"
     layout: str = ""
-    """JSON: names and shapes of an app's arrays."""
+    """The names and shapes of an app's arrays, as JSON."""
     nonces: tuple[bytes, ...] = ()
-    """What the server and the clients revealed in their joint draw; empty in runs that hide nothing."""
+    """What the server and the clients revealed in their joint draw. Empty in runs that hide nothing."""
 
     @cached_property
     def packed(self) -> bytes:
@@ -66,7 +66,7 @@ class Agreement:
 
     @cached_property
     def settings(self) -> bytes:
-        """The configuration but for where the server listens, which is no part of what is agreed."""
+        """The configuration without the server's address, which is not part of the agreement."""
         tables = self.config.to_tables()
         tables.pop("engine")
         return json.dumps(tables, sort_keys=True).encode()
@@ -78,7 +78,7 @@ class Agreement:
 
     @property
     def cuts_passes(self) -> bool:
-        """Whether clients must know how many examples each of them has; else the least of these numbers does for all."""
+        """Whether clients must know how many examples each client has. Otherwise the smallest number is enough for all."""
         return self.config.privacy is not None and self.config.privacy.batches == "passes"
 
     @cached_property
@@ -87,9 +87,9 @@ class Agreement:
 
     @classmethod
     def unpacked(cls, data: bytes, check: Callable[[Draft], None] = _any) -> "Agreement":
-        """The agreement of some bytes; `WireError` or `InputError` if there is none in them.
+        """Read an agreement from bytes. Raises `WireError` or `InputError` if they contain none.
 
-        `check` refuses a draft. It is called before the configuration is read, which looks up every name in it.
+        `check` refuses a draft. It is called before the configuration is read, because reading it looks up every name.
         """
         packet = expect_kind(unpack(data), "agreement")
         raw = {name: _raw(packet, name, torch.uint8).numpy().tobytes() for name in ("config", "layout", "identities", "nonces")}

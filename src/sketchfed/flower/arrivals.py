@@ -1,4 +1,4 @@
-"""Replies as they arrive over Flower's grid, none of which holds up the others."""
+"""Collects replies as they arrive over Flower's grid. No reply holds up the others."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -22,15 +22,15 @@ from flwr.superlink.grid import HttpGrid
 
 
 class _PartlyThereError(Exception):
-    """A reply that was announced, and whose parts have not all come."""
+    """A reply that was announced, but whose parts have not all arrived."""
 
 
 class Arrivals:
     """The replies to some messages.
 
-    A node first announces its reply and then sends it, part by part. Where it dies in between, Flower's `pull_messages` waits
-    for the rest: three minutes, or for as long as somebody trickles it. All other replies wait behind it, and expire. Here it
-    is looked at again with the next call.
+    A node first announces its reply and then sends it, part by part. If the node dies in between, Flower's `pull_messages`
+    waits for the rest: three minutes, or as long as somebody sends it slowly. All other replies wait behind it and expire.
+    Here, the next call looks at it again.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -38,7 +38,7 @@ class Arrivals:
         self._announced: dict[str, tuple[Metadata, ObjectTree]] = {}
 
     def pulled(self, numbers: Sequence[str]) -> list[Message]:
-        """Replies to messages of these numbers that are there in full, each of them once."""
+        """Return complete replies to messages with these numbers, each of them once."""
         if not isinstance(self._grid, HttpGrid):
             return list(self._grid.pull_messages(numbers))
         if asked := [number for number in numbers if number not in self._announced]:

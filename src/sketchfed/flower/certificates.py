@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 
 
 def write_certificates(folder: Path) -> None:
-    """A certificate authority that forgets its key, and a certificate for the loopback; both good for a day."""
+    """Write the certificate of an authority that forgets its key, and one for the loopback. Both are valid for a day."""
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     names = ("sketchfed loopback authority", "localhost")
     issuer, subject = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in names)

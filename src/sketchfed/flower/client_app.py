@@ -22,7 +22,7 @@ def make_client_app(*mods: Mod) -> ClientApp:
 
 
 def train(message: Message, context: Context) -> Message:
-    """All stages come as one type of message, for mods see only types that their app has a function for."""
+    """All stages arrive as one type of message, because mods see only types for which their app has a function."""
     return answered(message, context, NodeSource(context.node_config))
 
 

@@ -42,13 +42,13 @@ APP = Path(__file__).parent / "app"
 """The Flower app of the package, for `flwr run` as well."""
 
 HEARTBEAT = 3.0
-"""Seconds between signs of life. A SuperLink ends a run 60 s after the last one: it may be away for a little less than that."""
+"""Seconds between heartbeats. A SuperLink ends a run 60 s after the last one, so it may be away for slightly less than that."""
 
 AWAY = 90.0
-"""Seconds for which calls are tried again while the SuperLink is away. No run outlives 60; the rest is for a clear answer."""
+"""Seconds for which calls are repeated while the SuperLink is away. No run survives 60 s. The rest is for a clear answer."""
 
 FAREWELL = 5.0
-"""The same, for the last call: nothing hangs on it but what `flwr list` shows."""
+"""The same for the last call, which matters only for what `flwr list` shows."""
 
 POLL = 0.2
 
@@ -57,10 +57,10 @@ _submitted: ContextVar[Path] = ContextVar("submitted", default=APP)
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """What a ServerApp has: the grid that reaches the SuperNodes, and the run it belongs to.
+    """What a ServerApp has: the grid that reaches the SuperNodes, and its run.
 
-    SuperNodes keep `context.state` for as long as they live, for each series of runs: a run that goes on in the series of an
-    earlier one finds what clients kept then.
+    SuperNodes keep `context.state` as long as they live, for each series of runs. A run that continues the series of an earlier
+    one finds what clients kept then.
     """
 
     grid: Grid
@@ -71,7 +71,7 @@ class Connection:
 def app_with(client: str, folder: Path) -> Path:
     """Write the packaged Flower app to a folder, with another ClientApp, such as "my_package.my_module:app".
 
-    SuperNodes import that module, so it has to be installed where they run. Returns the folder.
+    SuperNodes import that module, so it must be installed where they run. Returns the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in APP.iterdir():
@@ -81,9 +81,9 @@ def app_with(client: str, folder: Path) -> Path:
 
 @contextmanager
 def submitting(app: Path) -> Iterator[None]:
-    """Runs with the engine `flower` that start inside the block submit the Flower app of this folder, not the packaged one.
+    """Within the block, runs with the engine `flower` submit the Flower app of this folder instead of the packaged one.
 
-    It is for rehearsals: the server does not notice what other ClientApp its clients run.
+    This is for rehearsals. The server does not notice which ClientApp its clients run.
     """
     token = _submitted.set(app)
     try:
@@ -137,7 +137,7 @@ def _start(link: SuperLink, control: ControlHttpClient, folder: Path, series: in
 
 
 def _take(link: SuperLink, control: ControlHttpClient, run_id: int, *, until: float) -> str:
-    """The token of the run's task. SuperLinks hand out the oldest task that waits, so it may take a few."""
+    """The token of the run's task. SuperLinks hand out the oldest waiting task, so several attempts may be necessary."""
     with link.client(RuntimeHttpClient, *link.signatures()) as runtime:
         try:
             while time.monotonic() < until:
@@ -162,7 +162,7 @@ def _take(link: SuperLink, control: ControlHttpClient, run_id: int, *, until: fl
 
 
 class _Grid(HttpGrid):
-    """Flower's grid over a client of ours, and over when that is."""
+    """Flower's grid over our own client. It ends when the client ends."""
 
     def __init__(self, client: RuntimeHttpClient, token: str) -> None:
         super().__init__(token=token)
@@ -174,7 +174,7 @@ class _Grid(HttpGrid):
 
 @contextmanager
 def _grid(link: SuperLink, token: str) -> Iterator[Grid]:
-    """A grid whose run has begun, and the identity that Flower gives to the messages of this process."""
+    """Make a grid whose run has begun, with the identity that Flower gives to the messages of this process."""
     client = link.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(token), retries=patience(link, AWAY))
     grid = _Grid(client, token)
     before = TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id
@@ -190,7 +190,7 @@ def _grid(link: SuperLink, token: str) -> Iterator[Grid]:
 
 @contextmanager
 def _alive(link: SuperLink, token: str) -> Iterator[None]:
-    """Heartbeats. One that fails says nothing: the next call of the grid meets the same trouble, in the thread that can act."""
+    """Send heartbeats. A failed one is ignored: the next call of the grid fails as well, in the thread that can act."""
     over = Event()
 
     def beat() -> None:
@@ -210,7 +210,7 @@ def _alive(link: SuperLink, token: str) -> Iterator[None]:
 
 @contextmanager
 def _told(link: SuperLink, token: str, run_id: int) -> Iterator[None]:
-    """Tells the SuperLink how the block ended."""
+    """Report to the SuperLink how the block ended."""
     status, details = SubStatus.COMPLETED, ""
     try:
         yield
@@ -233,7 +233,7 @@ def _told(link: SuperLink, token: str, run_id: int) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Flower says what it does at every step. Its warnings are enough, unless FLWR_LOG_LEVEL asks for more."""
+    """Show Flower's warnings only, because it logs every step. FLWR_LOG_LEVEL can ask for more."""
     flower = logging.getLogger("flwr")
     level = flower.level
     if "FLWR_LOG_LEVEL" not in os.environ:

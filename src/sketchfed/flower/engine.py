@@ -16,14 +16,14 @@ from sketchfed.flower.post import Mail, exchanged
 log = logging.getLogger("sketchfed")
 
 OnTraffic = Callable[[dict[str, Any]], None]
-"""Told of each call: stage, messages, bytes of payload and of Flower's records either way, seconds."""
+"""Called after each call of the engine: stage, messages, bytes of payload and of Flower's records either way, seconds."""
 
 
 class FlowerEngine:
-    """Moves the bytes of a run over Flower's grid; what they say is made and read by the same functions as in any engine.
+    """Moves the bytes of a run over Flower's grid. The same functions as in any other engine make and read them.
 
-    A client is a node that said hello before round 1. What it remembers lives with it, in Flower's context; a node that lost it
-    is told the run's agreement again, and the server catches its replica up.
+    A client is a node that said hello before round 1. It keeps its own memory in Flower's context. A node that lost it gets the
+    run's agreement again, and the server brings its replica up to date.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class FlowerEngine:
         self.complaints: dict[int, str] = {}
         self.unheard: set[int] = set()
         self.metrics: dict[int, str] = {}
-        """What clients of the last call said of their work, where nothing is to be hidden: JSON, and nobody vouches for it."""
+        """What clients of the last call reported about their work, as JSON, if the run hides nothing. It is not verified."""
         self._grid, self._session, self._deadline, self._on_traffic = grid, session, deadline, on_traffic
         self._members = list(members)
         self._acknowledged: dict[int, int] = {}
@@ -45,12 +45,12 @@ class FlowerEngine:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many examples each client has."""
+        """The number of examples of each client."""
         return tuple(member.examples for member in self._members)
 
     @property
     def simulated(self) -> bool:
-        """Whether nodes play clients of the data set that the configuration names, so that the server has it all, too."""
+        """Whether nodes play clients of the data set that the configuration names. Then the server has all data too."""
         return not any(member.own for member in self._members)
 
     @property
@@ -62,7 +62,7 @@ class FlowerEngine:
         return tuple(self._members)
 
     def agree(self, agreement: Agreement) -> None:
-        """Settle what every client will be told before its first task."""
+        """Fix what every client will be told before its first task."""
         self._agreement, self._told = agreement, set()
 
     @property
@@ -117,7 +117,7 @@ class FlowerEngine:
         )
 
     def _find(self, requests: Mapping[int, bytes], agreement: Agreement) -> None:
-        """Find clients whose node is gone among nodes that are new: a restarted SuperNode may have another number."""
+        """Search among new nodes for clients whose node is gone. A restarted SuperNode may have another number."""
         online = set(self._grid.get_node_ids())
         lost = {client for client in requests if self._members[client].node not in online}
         strangers = online - {member.node for member in self._members}

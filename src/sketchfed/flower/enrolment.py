@@ -1,4 +1,4 @@
-"""Who takes part: nodes say hello before round 1, and keep their number for the whole run."""
+"""Decides who takes part: nodes say hello before round 1, and keep their number for the whole run."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from sketchfed.version import __version__
 log = logging.getLogger("sketchfed")
 
 _HELLO = 60.0
-"""Seconds that a node has to say hello: it may have to load its data."""
+"""The seconds that a node has to say hello. It may have to load its data first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Member:
     examples: int
     identity: bytes
     own: bool
-    """Whether it has data of its own."""
+    """Whether the node has its own data."""
     partition: int | None = None
-    """The client that it asks to be."""
+    """The number that the node asks for."""
 
 
 class _Said(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,14 +73,14 @@ def enrolled(grid: Grid, config: Config, *, session: bytes, clients: int, wait: 
 
 
 def offered(config: Config) -> bytes:
-    """What nodes are told of a run before they join."""
+    """What nodes are told about a run before they join."""
     return json.dumps({key: table for key, table in config.to_tables().items() if key != "engine"}).encode()
 
 
 def returned(
     grid: Grid, nodes: Collection[int], members: Sequence[Member], *, session: bytes, config: Config
 ) -> dict[int, Member]:
-    """Clients that are back on other nodes: those that know the private half of an identity that a client began with."""
+    """Find clients that are back on other nodes: nodes that know the private half of an identity that a client began with."""
     heard, _ = _greeted(grid, nodes, session=session, offer=offered(config), seconds=_HELLO)
     known = {member.identity: client for client, member in enumerate(members)}
     back = {known[member.identity]: member for member in heard.values() if member.identity in known}
@@ -90,7 +90,7 @@ def returned(
 def _greeted(
     grid: Grid, nodes: Collection[int], *, session: bytes, offer: bytes, seconds: float
 ) -> tuple[dict[int, Member], dict[int, str]]:
-    """What nodes say of themselves, and why others cannot take part."""
+    """What nodes say about themselves, and why others cannot take part."""
     asked = Request(session=session, agreement=b"", client=NEVER, stage="hello", acknowledged=NEVER, payload=offer)
     mail = exchanged(grid, dict.fromkeys(sorted(nodes), asked), seconds=seconds)
     heard: dict[int, Member] = {}
@@ -123,12 +123,12 @@ def _member(node: int, reply: Reply) -> Member:
 
 
 def greeting(session: bytes, node: int) -> bytes:
-    """What a node signs to show that an identity is its own."""
+    """The text that a node signs to prove that an identity is its own."""
     return b"sketchfed hello" + session + node.to_bytes(8, "little")
 
 
 def _placed(found: Mapping[int, Member], clients: int) -> dict[int, Member]:
-    """Members by number: who asks for one gets it, unless another node has it."""
+    """The members by number. A node gets the number that it asks for, unless another node has it."""
     placed: dict[int, Member] = {}
     rest: list[Member] = []
     for node in sorted(found):

@@ -1,4 +1,4 @@
-"""A run's federation: the connection to a SuperLink, who takes part, and what of it is kept in the run's folder."""
+"""The federation of a run: the connection to a SuperLink, the clients, and what is kept of them in the run's folder."""
 
 import json
 import logging
@@ -41,7 +41,7 @@ class _Kept(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Federation(Host):
-    """Clients of a run on Flower. With a `grid` it runs inside a ServerApp; otherwise this process becomes one."""
+    """The clients of a run on Flower. With a `grid` it runs inside a ServerApp. Otherwise this process becomes a ServerApp."""
 
     patience = 3
     remote = True
@@ -73,7 +73,7 @@ class Federation(Host):
             raise
 
     def _join(self, config: Config, series: int | None) -> Connection:
-        """Join the SuperLink, in the series of before if it knows it: then nodes still have what their clients kept."""
+        """Join the SuperLink, in the earlier series if it knows it. Nodes then still have what their clients kept."""
         link, wait = _link(config), config.engine.wait
         try:
             return self._open.enter_context(joined(link, series=series, wait=wait))
@@ -94,7 +94,7 @@ class Federation(Host):
         return self._drawn.joint(self.session) if self._drawn.nonces else ""
 
     def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
-        """Settle what clients are told: the completed configuration, and what the model is for."""
+        """Fix what clients are told: the completed configuration, and the task of the model."""
         dataset = self._workload.dataset
         if not self.engine.simulated:
             config = replace(config, data=DataSettings(name=GIVEN, clients=self.engine.clients))
@@ -113,13 +113,13 @@ class Federation(Host):
         return self.engine
 
     def resume(self, memories: dict[int, Tensor], replica: Replica | None) -> None:
-        """Nodes keep their own memories and replicas."""
+        """Do nothing, because nodes keep their own memories and replicas."""
 
     def changed_memories(self) -> tuple[dict[int, Tensor], set[int]]:
         return {}, set()
 
     def keep(self) -> None:
-        """Write down who takes part, so that the run can go on with the same clients."""
+        """Write down who takes part, so that the run can continue with the same clients."""
         if self._folder is not None:
             kept = _Kept(
                 session=self.session, series=self._series, members=list(self.engine.members), nonces=self._drawn.nonces
@@ -128,12 +128,12 @@ class Federation(Host):
             self._traffic.keep_in(self._folder / TRAFFIC)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leave the SuperLink; it is told whether the run came to its end."""
+        """Leave the SuperLink, and report whether the run was completed."""
         self._open.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
 
 class Traffic:
-    """A line for each call of the engine: what was sent, what Flower made of it, and how long it took."""
+    """One line for each call of the engine: what was sent, what Flower made of it, and how long it took."""
 
     def __init__(self) -> None:
         self._path: Path | None = None

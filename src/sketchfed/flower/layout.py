@@ -1,4 +1,4 @@
-"""The arrays of somebody's app as one vector, and back."""
+"""Converts the arrays of a user's app to one vector, and back."""
 
 import json
 import math
@@ -16,21 +16,21 @@ from sketchfed.errors import InputError, WireError
 _NUMBERS = "fiub"
 """What numpy calls types of numbers. Texts have types of any length, so an array of them may be of any size."""
 _MOST_FIXED = 10_000
-"""Numbers that are not trained and travel once, as text."""
+"""The largest amount of numbers that are not trained. They are sent once, as text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayLayout:
-    """Which arrays an app's model has, and what its functions are called with beside them.
+    """The arrays of an app's model, and the other arguments of its functions.
 
     Arrays of floating-point numbers are parts of one float32 vector, in their order: parameters and, for instance, running
-    means. Others, such as counters, stay as they were at the start.
+    means. Others, such as counters, keep their first values.
     """
 
     arrays: list[tuple[str, str, list[int]]]
-    """Name, type as numpy writes it, and shape."""
+    """Name, numpy type and shape."""
     fixed: dict[str, list[Any]]
-    """The values of arrays that are not of floating-point numbers, flat."""
+    """The values of arrays that are not floating-point, flat."""
     arrays_key: str = "arrays"
     config_key: str = "config"
     train_config: dict[str, Any]
@@ -50,7 +50,7 @@ class ArrayLayout:
         return cls(arrays=described, fixed=fixed, **others)
 
     def check_sketchable(self) -> None:
-        """Refuse arrays that must not come back with the errors of a sketch or of noise on them."""
+        """Refuse arrays that must not get the errors of a sketch or of noise."""
         running = [name for name, _, _ in self.arrays if name.endswith(("running_var", "running_mean"))]
         if running:
             raise InputError(
@@ -83,7 +83,7 @@ class ArrayLayout:
         return sum(math.prod(shape) for name, _, shape in self.arrays if name not in self.fixed)
 
     def flat(self, record: ArrayRecord) -> Tensor:
-        """The vector of a record that has this layout."""
+        """Convert a record with this layout to a vector."""
         found = [(name, tuple(array.shape)) for name, array in record.items()]
         wanted = [(name, tuple(shape)) for name, _, shape in self.arrays]
         if found != wanted:
@@ -94,7 +94,7 @@ class ArrayLayout:
         return torch.from_numpy(np.concatenate([part.astype(np.float32).reshape(-1) for part in parts]))
 
     def record(self, flat: Tensor) -> ArrayRecord:
-        """The record of a vector."""
+        """Convert a vector to a record."""
         values, at, arrays = flat.numpy(), 0, {}
         for name, kind, shape in self.arrays:
             if name in self.fixed:

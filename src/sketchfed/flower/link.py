@@ -25,7 +25,7 @@ Client = TypeVar("Client", bound=ProtobufClient)
 
 
 class UnknownSeriesError(InputError):
-    """A SuperLink that knows nothing of an earlier run."""
+    """A SuperLink that does not know an earlier run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,13 @@ class SuperLink:
     """host:port"""
 
     root_certificates: Path | None = None
-    """The PEM file of the authority that signed its certificate. None: the authorities that the system trusts."""
+    """The PEM file of the authority that signed its certificate. None stands for the authorities that the system trusts."""
 
     insecure: bool = False
-    """No TLS."""
+    """Whether to connect without TLS."""
 
     secret: Path | None = None
-    """The file that was its `--superexec-auth-secret-file`, if it has one."""
+    """The file that the SuperLink got as `--superexec-auth-secret-file`, if any."""
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
@@ -67,7 +67,7 @@ class SuperLink:
         )
 
     def signatures(self) -> list[ProtobufClientInterceptor]:
-        """What shows a SuperLink that we may take its tasks."""
+        """The proof that we may take the SuperLink's tasks."""
         if self.secret is None:
             return []
         secret = _read(self.secret, "secret")
@@ -97,7 +97,7 @@ def _read(path: Path, name: str) -> bytes:
 
 
 class _Version:
-    """Says which Flower this is. Flower's own ends the process when the SuperLink is of another."""
+    """Tells the SuperLink which version of Flower this is. Flower's own class ends the process if the versions differ."""
 
     def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
         context.request.headers.update(dict(RuntimeVersionMetadata.from_local_component("flwr-serverapp").as_metadata()))
@@ -105,7 +105,7 @@ class _Version:
 
 
 def patience(link: SuperLink, seconds: float) -> RetryInvoker:
-    """Calls are made again while the SuperLink is away, with short pauses and not forever; then it is a LinkLostError."""
+    """Repeat calls while the SuperLink is away, with short pauses. After some time, raise `LinkLostError`."""
     where = f"the SuperLink at {link.address}"
 
     def hopeless(error: Exception) -> bool:
@@ -154,7 +154,7 @@ _AWAY = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.G
 
 
 def refusal(link: SuperLink, error: Exception, *, series: int | None = None) -> InputError:
-    """Why a SuperLink cannot be joined, from what its first answers were."""
+    """Why a SuperLink cannot be joined, judged by its first answers."""
     where = f"the SuperLink at {link.address}"
     if isinstance(error, httpx.HTTPStatusError):
         said = FlowerError.from_json(error.response.text)

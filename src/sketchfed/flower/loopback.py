@@ -1,7 +1,7 @@
 """A whole Flower federation on this machine's loopback, for rehearsals, tests and benchmarks.
 
-Nothing is simulated: a SuperLink and SuperNodes in processes of their own, TLS, authenticated nodes, a database. Nor are the
-crashes: `kill_node` and `kill_link` send SIGKILL. Linux only, for it finds its processes in /proc.
+Nothing is simulated: there are a SuperLink and SuperNodes in their own processes, TLS, authenticated nodes and a database.
+Crashes are real too: `kill_node` and `kill_link` send SIGKILL. It works on Linux only, because it finds its processes in /proc.
 """
 
 import contextlib
@@ -65,14 +65,14 @@ sys.exit(flower_supernode())
 
 
 class Loopback:
-    """A SuperLink and `nodes` SuperNodes, from entering the context to leaving it.
+    """A SuperLink and `nodes` SuperNodes, which live as long as the context.
 
-    The SuperLink leaves ServerApps to others (`--isolation process`): be one in this process, or have `start_executor` run
-    those of `flwr run`. `warm` nodes fork for each message (`sketchfed.flower.worker`); others start a `flwr-clientapp`, as
-    Flower does by default. `eager` nodes ask for messages three times a second while some come; others ask every 3 s, as
-    Flower's do. `node_config` says what node i is told, its partition if not given. `policy` is the text of the nodes' policy,
-    the defaults if not given: they allow built-in parts only. With `via`, nodes connect to the port that it returns for the
-    SuperLink's: the place for a proxy. Everything is written below `folder`.
+    The SuperLink leaves ServerApps to others (`--isolation process`): this process can be one, or `start_executor` runs those
+    of `flwr run`. `warm` nodes fork for each message (`sketchfed.flower.worker`). Others start a `flwr-clientapp`, as Flower
+    does by default. `eager` nodes ask for messages three times a second while some arrive. Others ask every 3 s, as Flower's
+    do. `node_config` returns the settings of node i, by default its partition. `policy` is the text of the nodes' policy. The
+    default policy allows built-in parts only. With `via`, nodes connect to the port that it returns for the SuperLink's port,
+    which is the place for a proxy. Everything is written below `folder`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Loopback:
         self.close()
 
     def start(self) -> Self:
-        """Bring everything up; returns when all nodes are online and their workers have imported what they need."""
+        """Start everything. Returns when all nodes are online and their workers have imported what they need."""
         try:
             self._write_files()
             if self._warm:
@@ -140,7 +140,7 @@ class Loopback:
         return self
 
     def close(self) -> None:
-        """End everything that was started and all that it started, politely for a few seconds, then not."""
+        """End all processes that were started, and their descendants: politely for a few seconds, then by force."""
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -150,7 +150,7 @@ class Loopback:
         self._kill()
 
     def start_link(self) -> None:
-        """Start the SuperLink, or start it again on the same port and database; registers nodes that it does not know."""
+        """Start the SuperLink, or start it again on the same port and database. Registers nodes that it does not know."""
         certificate, key = self.folder / "server.pem", self.folder / "server.key"
         self._spawn(
             "link",
@@ -167,10 +167,10 @@ class Loopback:
         self.node_ids = [known[public_pem(key)] for key in self._keys]
 
     def start_node(self, index: int) -> None:
-        """Start node `index`, the first time or after `kill_node`; returns before it is online.
+        """Start node `index`, for the first time or after `kill_node`. Returns before it is online.
 
-        It keeps its id, but loses what it kept between messages, and the message that it had: the server is told of an error if
-        it asks while the node is away, and of nothing until the message expires if it does not.
+        It keeps its id, but loses its memory and the message that it had. If the server asks while the node is away, it gets an
+        error. Otherwise it hears nothing until the message expires.
         """
         name, port = f"node-{index}", self._node_ports[index]
         if name in self._processes:
@@ -193,24 +193,24 @@ class Loopback:
             )
 
     def kill_node(self, index: int) -> None:
-        """SIGKILL the SuperNode, its worker and what serves its messages. The SuperLink sees it online for 40 to 60 s more."""
+        """Send SIGKILL to the SuperNode and its processes. The SuperLink shows it as online for 40 to 60 s more."""
         self._kill(f"node-{index}")
 
     def kill_link(self) -> None:
-        """SIGKILL the SuperLink.
+        """Send SIGKILL to the SuperLink. Nodes keep calling, every 20 s at least.
 
-        Nodes keep calling, every 20 s at least. Back on its database it knows its nodes and runs: a ServerApp that waited goes
-        on, and replies made meanwhile arrive.
+        When it is started again on its database, it knows its nodes and runs. A ServerApp that waited goes on, and replies that
+        were made meanwhile arrive.
         """
         self._kill("link")
 
     def start_executor(self) -> None:
-        """Start a `flower-superexec` that runs the ServerApps of those who submit with `flwr run`."""
+        """Start a `flower-superexec`, which runs the ServerApps of those who submit with `flwr run`."""
         link = ("--root-certificates", self.root_certificates, "--runtime-api-address", self.address)
         self._spawn("executor", "flower-superexec", *link, "--parent-pid", os.getpid())
 
     def cli(self, *arguments: str, timeout: float = 120) -> str:
-        """What `flwr` with these arguments prints; this federation is its default connection, and is named 'loopback'."""
+        """Run `flwr` with these arguments and return its output. Its default connection is this federation, 'loopback'."""
         command = ["flwr", *arguments]
         done = subprocess.run(command, env=self._env("cli"), cwd=self.folder, capture_output=True, text=True, timeout=timeout)
         if done.returncode:
@@ -218,7 +218,7 @@ class Loopback:
         return done.stdout
 
     def online(self) -> int:
-        """How many SuperNodes the SuperLink sees online."""
+        """The number of SuperNodes that the SuperLink shows as online."""
         return sum(node.status == "online" for node in self._listed())
 
     def wait_online(self, count: int, timeout: float = 60) -> None:
@@ -226,7 +226,7 @@ class Loopback:
         self._wait(lambda: self.online() >= count, timeout, f"fewer than {count} SuperNodes came online")
 
     def pids(self) -> list[int]:
-        """Every process that was started here, and their descendants, that still lives."""
+        """All living processes that were started here, and their descendants."""
         return sorted(self._living())
 
     def logs(self) -> dict[str, str]:
@@ -266,11 +266,11 @@ class Loopback:
         return self._processes[name]
 
     def _env(self, name: str) -> dict[str, str]:
-        """The environment of a process and its descendants, which are found by it again."""
+        """The environment of a process and its descendants. It marks them, so that they can be found again."""
         return {**self._environment, "FLWR_HOME": str(self._home(name)), _MARK: f"{self._mark}/{name}"}
 
     def _home(self, name: str) -> Path:
-        """A FLWR_HOME for each: apps are unpacked there, and another node would load one that is unpacked by half."""
+        """A FLWR_HOME for each node. Apps are unpacked there, and another node could load a half-unpacked one."""
         home = self.folder / "home" / name
         home.mkdir(parents=True, exist_ok=True)
         return home
@@ -289,7 +289,8 @@ class Loopback:
     def _sign_off(self, index: int) -> None:
         """Tell the SuperLink that a killed node is gone.
 
-        While it believes the node online it refuses to activate the same key again, and the new SuperNode would end itself.
+        As long as it takes the node for online, it refuses to activate the same key again, and the new SuperNode would end
+        itself.
         """
         key, certificates = self._keys[index], self.root_certificates.read_bytes()
         version, proof = RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())
@@ -298,7 +299,7 @@ class Loopback:
             fleet.DeactivateNode(DeactivateNodeRequest(node_id=self.node_ids[index]))
 
     def _wait(self, condition: Callable[[], bool], timeout: float, complaint: str) -> None:
-        """Wait until something holds; a process that ends meanwhile is the reason why it never will."""
+        """Wait until a condition holds. If a process ends meanwhile, raise an error, because the condition never will."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError, OSError):
@@ -312,11 +313,11 @@ class Loopback:
         raise LoopbackError(f"{complaint} within {timeout:g} s. Look at the logs in {self.folder}.")
 
     def _poll(self) -> dict[str, int]:
-        """Reap what has ended; the exit status of each, negative for a signal."""
+        """Reap ended processes, and return the exit status of each. It is negative for a signal."""
         return {name: status for name, process in self._processes.items() if (status := process.poll()) is not None}
 
     def _kill(self, name: str = "") -> None:
-        """SIGKILL, until none is left, all processes whose environment has this name; they may be forking meanwhile."""
+        """Send SIGKILL to all processes whose environment has this name until none is left. They may fork meanwhile."""
         deadline = time.monotonic() + _PATIENCE
         while (living := self._living(name)) and time.monotonic() < deadline:
             for pid in living:
@@ -331,7 +332,7 @@ class Loopback:
                     process.stdin.close()
 
     def _living(self, name: str = "") -> set[int]:
-        """Processes by their mark and by descent: some hide their environment, some have lost their parent."""
+        """Find processes by their mark and by descent: some hide their environment, and some have lost their parent."""
         table = _table()
         mark = f"{_MARK}={self._mark}/{name}".encode()
         roots = {pid for pid in table if _marked(pid, mark, exactly=bool(name))}
@@ -347,7 +348,7 @@ class Loopback:
 
 
 def _table() -> dict[int, tuple[int, str]]:
-    """Parent and time of birth of every living process; the latter tells a pid from the same number used again."""
+    """The parent and start time of every living process. The start time tells a pid from the same number used again."""
     table = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

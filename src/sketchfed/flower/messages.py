@@ -1,4 +1,4 @@
-"""What sketchfed puts into Flower's messages: one record of plain values, checked on arrival like everything from outside."""
+"""What sketchfed puts into Flower's messages: one record of plain values, which is checked on arrival."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,12 +10,12 @@ from sketchfed.errors import WireError
 
 RECORD = "sketchfed"
 SESSION = 16
-"""Bytes that name a run: a client that serves several, or one after the other, never mixes them."""
+"""The bytes that name a run. A client that serves several runs never mixes them up."""
 NEVER = -1
-"""In place of a round: none yet."""
+"""Stands for a round before the first one."""
 
 Status = Literal["done", "refused", "unset"]
-"""An answer, a refusal with its reason, or a client that does not know the run's agreement yet, or another version of it."""
+"""An answer, a refusal with its reason, or a client that has no agreement of the run, or another version of it."""
 
 
 class Record:
@@ -78,7 +78,7 @@ class Reply(Record):
     status: str
     payload: bytes
     metrics: str = ""
-    """What an app says of its own work, as JSON: only where nothing is to be hidden."""
+    """What an app reports about its own work, as JSON. Empty if the run hides anything."""
 
     _name = "reply"
 
@@ -92,7 +92,7 @@ class Reply(Record):
         return cls(session=request.session, client=request.client, stage=request.stage, status=status, payload=payload)
 
     def check(self, request: Request) -> "Reply":
-        """The reply itself, if it answers that request."""
+        """Return the reply itself if it answers that request."""
         for name in ("session", "client", "stage"):
             own, asked = getattr(self, name), getattr(request, name)
             if own != asked:
@@ -101,7 +101,7 @@ class Reply(Record):
 
     @property
     def reason(self) -> str:
-        """Why it was refused, in the client's words."""
+        """Why the client refused, in its own words."""
         return self.payload.decode(errors="replace")[:1000]
 
 

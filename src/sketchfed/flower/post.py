@@ -1,4 +1,4 @@
-"""Requests to nodes and what came back, over Flower's grid: nothing that a node sends can stop the others."""
+"""Sends requests to nodes over Flower's grid and collects the replies. Nothing that a node sends can stop the others."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,28 +18,28 @@ from sketchfed.flower.messages import Reply, Request
 T = TypeVar("T")
 
 _AT_ONCE = 100
-"""Messages that are handed over in one call."""
+"""The number of messages that are handed over in one call."""
 _OUTAGE = 5.0
-"""Seconds: a call that takes longer waited for a SuperLink that was away, and clients are not blamed for that."""
+"""Seconds. A call that takes longer had to wait for the SuperLink, and clients are not blamed for that."""
 _GRACE = 30.0
-"""Seconds that a message outlives its deadline, so that an outage does not make it void."""
+"""The seconds that a message stays valid after its deadline, so that an outage does not void it."""
 _SLOWEST = 10
-"""How many times more rarely replies are asked for when none has come for long: each question costs the SuperLink 10 ms."""
+"""If no reply has come for long, the server asks this many times less often. Each question costs the SuperLink 10 ms."""
 _NOTHING_LEFT = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MOD_FAILED_PRECONDITION)
-"""Errors of a client that surely sent nothing else."""
+"""Errors of clients that certainly sent nothing else."""
 
 
 @dataclass(kw_only=True)
 class Mail:
-    """What came of some requests, by node."""
+    """The result of some requests, by node."""
 
     replies: dict[int, Reply] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     unheard: set[int] = field(default_factory=set)
-    """Nodes that may have sent something that was not received, or not understood."""
+    """Nodes that may have sent something that was not received or not understood."""
     content_up: int = 0
     content_down: int = 0
-    """Bytes of what Flower makes of the messages."""
+    """The bytes that Flower makes of the messages."""
 
 
 def exchanged(
@@ -90,7 +90,7 @@ def _some(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _open(mail: Mail, message: Message, node: int, request: Request) -> None:
-    """Sort one reply in: an answer, a refusal, or something that cannot be used."""
+    """Sort a reply: an answer, a refusal, or something that cannot be used."""
     if message.has_error():
         mail.failures[node] = _told(message.error)
         if message.error.code not in _NOTHING_LEFT:
@@ -119,5 +119,5 @@ def _told(error: Error) -> str:
 
 
 def _content(message: Message) -> int:
-    """Bytes of the objects that Flower moves for a message: it, its records, and what is in them."""
+    """The bytes of the objects that Flower moves for a message: the message, its records, and their contents."""
     return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())

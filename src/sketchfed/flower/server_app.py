@@ -24,7 +24,7 @@ log = logging.getLogger("flwr")
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train as `config` says, in `folder`; a line of metrics a round goes to the log, so that `flwr log` shows it."""
+    """Train as `config` says, in `folder`. The metrics of each round go to the log, so that `flwr log` shows them."""
     settings = context.run_config
     config = configured(str(settings["config"]))
     name = config.name or config.algorithm.name
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def configured(text: str) -> Config:
-    """The configuration that the run names: TOML, or a file of it where the ServerApp runs; clients are on this federation."""
+    """The configuration of the run: TOML text, or a TOML file where the ServerApp runs. Clients are on this federation."""
     if not text:
         raise InputError("the run has no configuration. Write flwr run APP --run-config 'config=\"/path/to/run.toml\"'.")
     tables: dict[str, Any] | Path = Path(text)

@@ -1,4 +1,4 @@
-"""What a client trains, and on what: from the run's agreement and the node's own settings."""
+"""What a client trains, and on which data. This follows from the run's agreement and the node's own settings."""
 
 import json
 from abc import ABC, abstractmethod
@@ -24,50 +24,50 @@ from sketchfed.training.total import TotalTrainer
 
 
 class Hello(NamedTuple):
-    """What a node says of itself before a run."""
+    """What a node says about itself before a run."""
 
     examples: int
     own: bool
-    """Whether it has data of its own, or plays a client of the data set that the configuration names."""
+    """Whether it has its own data. Otherwise it plays a client of the data set that the configuration names."""
 
 
 class Work(NamedTuple):
-    """All that a client's side of a round needs but what it remembers."""
+    """Everything that the client's side of a round needs, except its memory."""
 
     participant: Participant
     examples: Callable[[], Examples]
-    """Loads them: not every stage needs them."""
+    """Loads the examples. Not every stage needs them."""
     start: Replica | None
-    """The replica before round 0, where everybody can rebuild it."""
+    """The replica before round 0, if everybody can rebuild it."""
 
     def check_round(self, index: int) -> None:
-        """Refuse to work for a round after the run's last."""
+        """Refuse to work for a round after the last one."""
         rounds = self.participant.algorithm.rounds
         if index >= rounds:
             raise WireError(f"the run has {rounds:,} rounds, and the server asks for round {index + 1:,}. Begin another run.")
 
 
 class WorkSource(ABC):
-    """Where a client's work comes from, for the time of one message."""
+    """Where a client's work comes from, while one message is served."""
 
     round = 0
-    """The round that is worked for, counted from 0; set before the work begins."""
+    """The current round, counted from 0. It is set before the work begins."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, Any] = {}
         """Metrics of the work, for a server that may see them."""
 
     def threads(self) -> AbstractContextManager[None]:
-        """How torch is set while the work is done."""
+        """The settings of torch during the work."""
         return one_thread()
 
     @property
     def names_data(self) -> bool:
-        """Whether the data set that the server names is loaded here. A node with data of its own does not care for it."""
+        """Whether the data set that the server names is loaded here. A node with its own data does not need it."""
         return False
 
     def parameters(self, layout: str) -> int | None:
-        """The number of parameters, where it is known from an agreement's `layout`."""
+        """The number of parameters, if an agreement's `layout` says it."""
         return None
 
     @abstractmethod
@@ -84,7 +84,7 @@ class WorkSource(ABC):
 
 
 class NodeSource(WorkSource):
-    """A model that the configuration names, on the data that the node's `data` loads, or on its part of a named data set."""
+    """A model that the configuration names, on data that the node's `data` loads, or on its part of a named data set."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
@@ -153,13 +153,13 @@ def total(trainer: Trainer, agreement: Agreement) -> Trainer:
 
 
 def _task(own: Any) -> str:
-    """The task that a node's targets are for: numbers with a fraction are for a regression."""
+    """The task that a node's targets are for. Numbers with a fraction mean regression."""
     targets = own[0][1] if isinstance(own, Dataset) else own[1] if isinstance(own, tuple) and len(own) == 2 else 0
     return "regression" if isinstance(targets, float) or getattr(targets, "is_floating_point", bool)() else "classification"
 
 
 def _a_few(own: Any) -> Any:
-    """Something to test on, where nothing will be tested: one of the node's examples."""
+    """Test data for a node on which nothing is tested: one of its examples."""
     if isinstance(own, Dataset):
         return Subset(own, [0])
     return tuple(part[:1] for part in own) if isinstance(own, tuple) and all(isinstance(part, Tensor) for part in own) else own

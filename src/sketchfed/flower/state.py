@@ -1,6 +1,6 @@
-"""What a client remembers between messages, in Flower's context: a new process serves each of them.
+"""What a client remembers between messages, in Flower's context, because a new process serves each message.
 
-A context can be copied. What must happen once is in the node's store (`sketchfed.nodes.store`), not here.
+A context can be copied. What must happen only once is in the node's store (`sketchfed.nodes.store`), not here.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _RUN, _KEPT = "sketchfed.run", "sketchfed.kept"
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What a client holds after a round in which it replied: its replica, and what error feedback owes."""
+    """What a client holds after a round in which it replied: its replica, and the memory of error feedback."""
 
     made: int = NEVER
     """The round of that reply."""
@@ -46,7 +46,7 @@ class Kept:
 
 
 class ClientState:
-    """The records of one run. What belongs to another run is forgotten as soon as this one is asked for."""
+    """The records of one run. Records of another run are deleted as soon as this run is asked for."""
 
     def __init__(self, records: RecordDict, session: bytes) -> None:
         self._records = records
@@ -56,7 +56,7 @@ class ClientState:
 
     @property
     def agreement(self) -> bytes:
-        """The run's agreement, packed; empty if it never came."""
+        """The run's agreement, packed. Empty if it never arrived."""
         return _bytes(self._of(_RUN), "agreement")
 
     @agreement.setter
@@ -64,10 +64,10 @@ class ClientState:
         self._set(_RUN, "agreement", packed)
 
     def settled(self, acknowledged: int, start: Replica | None) -> Kept:
-        """What counts, now that the server says which of this client's replies it used last.
+        """Return what is valid, given the last reply of this client that the server used.
 
-        What was kept for that reply becomes what counts, and what was kept for a reply that was not used is dropped. Where
-        neither fits, this client lost what it held or the server went back: it begins anew, and will be caught up.
+        What was kept for that reply becomes valid, and what was kept for an unused reply is dropped. If neither fits, this
+        client lost its memory, or the server went back. Then the client begins again, and the server brings it up to date.
         """
         committed, pending = self._kept("committed"), self._kept("pending")
         if pending is not None and pending.made == acknowledged != NEVER:
@@ -79,7 +79,7 @@ class ClientState:
         return Kept(replica=start) if committed is None else committed
 
     def keep(self, kept: Kept) -> None:
-        """Hold on to what a reply led to, until the server says that it used it."""
+        """Keep the result of a reply until the server says that it was used."""
         self._set(_KEPT, "pending", kept.to_bytes())
 
     def _kept(self, name: str) -> Kept | None:

@@ -1,4 +1,4 @@
-"""For a ServerApp that exists already: its strategy, with sketches in place of models, noise, a ledger and secure sums."""
+"""A strategy for an existing ServerApp, with sketches instead of models, noise, a privacy ledger and secure sums."""
 
 import json
 import logging
@@ -34,11 +34,11 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Sketched(Strategy):
-    """A strategy around `FedAvg`: clients of a `ClientApp(mods=[sketchfed_mod])` send what [algorithm] and the others say.
+    """A strategy around `FedAvg`. Clients with `ClientApp(mods=[sketchfed_mod])` send what [algorithm] and other tables say.
 
-    Of the strategy within, the fractions and least numbers of nodes, the record keys and the functions that aggregate metrics
-    are used. The mean is over clients, each with the same weight. With [privacy] or [secure], metrics of single clients stay
-    where they are, and there is no evaluation on them: neither is noised.
+    Of the inner strategy, the fractions and minimum numbers of nodes, the record keys and the functions that aggregate metrics
+    are used. Each client has the same weight in the mean. With [privacy] or [secure], clients do not send their metrics, and
+    the model is not evaluated on them, because neither has noise.
     """
 
     def __init__(
@@ -49,10 +49,11 @@ class Sketched(Strategy):
         ledger: Path | str | None = None,
         wait: float = 120.0,
     ) -> None:
-        """`config` is a TOML file or its tables, without [data], [model] and [engine].
+        """Make the strategy.
 
-        `ledger` names the file in which the privacy that is spent is written down before it is, and counted on from if it is
-        there already; without one, it is forgotten when the process ends. `wait` says for how many seconds to wait for nodes.
+        `config` is a TOML file or its tables, without [data], [model] and [engine]. `ledger` names the file of the privacy
+        ledger. What is spent is written there in advance, and an existing ledger is continued. Without a file, the ledger is
+        lost when the process ends. `wait` is the number of seconds to wait for nodes.
         """
         if type(strategy).aggregate_train is not FedAvg.aggregate_train:
             raise InputError(
@@ -140,7 +141,7 @@ class Sketched(Strategy):
         return server
 
     def _evaluated(self, server: Server) -> MetricRecord | None:
-        """What clients say of the model on their own data: each has it already, or nearly."""
+        """What clients report about the model on their own data. They already hold the model, or most of it."""
         inner, clients = self.strategy, self._engine.clients
         if not inner.fraction_evaluate or not isinstance(server.protection, Clear):
             return None
@@ -149,7 +150,7 @@ class Sketched(Strategy):
         return self._aggregated(inner.evaluate_metrics_aggr_fn)
 
     def _aggregated(self, function: Callable[[list[RecordDict], str], MetricRecord]) -> MetricRecord | None:
-        """The metrics of the last call, of clients whose metrics are what the others' are."""
+        """The metrics of the last call, from clients whose metrics have the usual names."""
         read = [record for text in self._engine.metrics.values() if (record := _metrics(text)) is not None]
         alike = [record for record in read if record.keys() == read[0].keys()]
         if not alike or any(self.strategy.weighted_by_key not in record for record in alike):
@@ -176,7 +177,7 @@ class Sketched(Strategy):
 
 
 def opened(path: Path, claim: Claim) -> PrivacyLedger:
-    """The ledger in a file, gone on with if it is there: training that is begun again spends what was left."""
+    """Open the ledger in a file. An existing one is continued, so training that starts again spends what was left."""
     return PrivacyLedger.load(path, claim) if path.exists() else PrivacyLedger(claim, path)
 
 
@@ -196,7 +197,7 @@ def _noted(history: dict[int, MetricRecord], number: int, found: MetricRecord | 
 
 
 def _metrics(text: str) -> MetricRecord | None:
-    """The metrics that a client sent, if they are numbers by name; nobody vouches for them."""
+    """The metrics that a client sent, if they are numbers by name. They are not verified."""
     try:
         read = json.loads(text)
         return MetricRecord(read) if isinstance(read, dict) else None

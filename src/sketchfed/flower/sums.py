@@ -1,4 +1,4 @@
-"""A client's part in secure sums: each stage is claimed in the node's store, computed, and committed before it is answered."""
+"""A client's part in secure sums. Each stage is claimed in the node's store, computed, and committed before the answer."""
 
 import logging
 from collections.abc import Callable
@@ -62,7 +62,7 @@ class SumDesk:
         return self._answered(data, packet, lambda session: (pack(session.answer(packet)), None))
 
     def _joined(self, data: bytes, packet: Packet, agreement: Agreement, work: Work) -> bytes:
-        """Join a sum, if this client's budget lasts for it."""
+        """Join a sum, if this client's budget allows it."""
         request, desk, directory = self._request, self._desk, agreement.directory
         work.check_round(Terms.from_packet(packet).round)
         if directory.get(request.client) != desk.who:
@@ -85,7 +85,7 @@ class SumDesk:
             raise
 
     def _masked(self, data: bytes, packet: Packet, task: bytes, work: Work) -> bytes:
-        """Train and send masked values. From here on the sum may be opened without this client, so this is what is charged."""
+        """Train and send masked values. From here on the sum may be opened without this client, so this is charged."""
         lasting: list[Kept] = []
 
         def answer(session: SecureClient) -> tuple[bytes, Release | None]:

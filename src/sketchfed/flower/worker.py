@@ -58,10 +58,10 @@ def work(
     parent: int | None = None,
     auth_secret: bytes | None = None,
 ) -> None:
-    """Serve the SuperNode whose Runtime API is at `address` until a signal comes or the process `parent` is gone.
+    """Serve the SuperNode whose Runtime API is at `address`, until a signal comes or the process `parent` is gone.
 
-    Asks every `poll` seconds while messages come, and up to ten times more rarely when none has come for long: asking is not
-    free when many nodes share a machine. A SuperNode that is away is waited for.
+    It asks every `poll` seconds while messages come, and up to ten times less often if none has come for long, because asking
+    is not free if many nodes share a machine. If the SuperNode is away, the worker waits for it.
     """
     if insecure and root_certificates is not None:
         raise InputError("a worker was given root certificates and told to do without TLS. Leave out one of the two.")
@@ -91,9 +91,10 @@ def work(
 
 
 def nursery(lines: Iterable[str]) -> None:
-    """Fork a worker for each line, a JSON list of arguments as on the command line, until the lines end; and then end them all.
+    """Fork a worker for each line, a JSON list of arguments as on the command line. End all workers after the last line.
 
-    Nodes on one machine share what was imported that way: seconds of CPU and hundreds of megabytes for each of them.
+    Nodes on one machine share the imported modules in this way. It saves seconds of CPU and hundreds of megabytes for each
+    node.
     """
     _import((*PRELOAD, "sklearn.datasets"))  # nodes on one machine often play clients of the digits
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers
@@ -102,7 +103,7 @@ def nursery(lines: Iterable[str]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended and waits to be reaped does not."""
+    """Whether a process runs. A process that has ended and was not reaped does not run."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -115,7 +116,7 @@ def alive(pid: int) -> bool:
 
 
 class _Flag:
-    """Set by a signal; the loop looks at it between two steps, so that no step is torn."""
+    """Set by a signal. The loop checks it between two steps, so that no step is cut short."""
 
     def __init__(self) -> None:
         self._raised = False
@@ -128,7 +129,7 @@ class _Flag:
 
 
 class _Counter:
-    """Where a SuperNode hands out its work."""
+    """The connection through which a SuperNode hands out its work."""
 
     def __init__(self, address: str, *, insecure: bool, certificates: bytes | None, auth_secret: bytes | None) -> None:
         self._address = address
@@ -139,7 +140,7 @@ class _Counter:
         self._away = False
 
     def next_token(self) -> str | None:
-        """The right to one message; None if there is none, or nobody to ask."""
+        """The right to one message. None if there is no message, or no SuperNode."""
         import httpx
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
         from flwr.supercore.constant import TaskType
@@ -162,7 +163,7 @@ class _Counter:
         return str(reply.token) if reply.HasField("task") and reply.token else None
 
     def close(self) -> None:
-        """Hang up: a forked child must not inherit a connection that its parent goes on using."""
+        """Close the connection, because a forked child must not inherit a connection that its parent uses."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -186,7 +187,7 @@ class _Counter:
 
 
 def _import(modules: Sequence[str]) -> None:
-    """Import what a child would import; then keep the garbage collector from touching, and so copying, those pages."""
+    """Import what a child would import. Then freeze the garbage collector, so that it does not touch and copy those pages."""
     for name in ("torch", "flwr.supernode.runtime.run_clientapp", *modules):
         try:
             importlib.import_module(name)
@@ -224,7 +225,7 @@ def _fork(task: Callable[[], None]) -> int:
 
 
 def _be_child(task: Callable[[], None], parent: int) -> NoReturn:
-    """Run the task and leave by os._exit, whatever happens: no handler or `finally` of the parent may run twice."""
+    """Run the task and leave by os._exit in any case. No handler or `finally` of the parent may run twice."""
     status = 1
     try:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
@@ -249,8 +250,9 @@ def _be_child(task: Callable[[], None], parent: int) -> NoReturn:
 def _die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent dies.
 
-    Hard on purpose. A `flwr-clientapp` that is asked to stop reports its task as finished without a reply, and its SuperNode
-    then waits for that reply for ever; one that falls silent is given up after a minute, and the SuperNode answers for it.
+    This is hard on purpose. A `flwr-clientapp` that is asked to stop reports its task as finished without a reply, and its
+    SuperNode then waits forever for that reply. If it falls silent instead, it is given up after a minute, and the SuperNode
+    answers for it.
     """
     with contextlib.suppress(OSError, AttributeError):  # Linux has it; elsewhere the child finishes its message
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)

@@ -10,7 +10,7 @@ from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.nn.layers import Layer, SketchedConv2d, SketchedLinear, blind_layer
 from sketchfed.seeds import PublicSeed
 
-Sketched = SketchedLinear | SketchedConv2d
+SketchedLayer = SketchedLinear | SketchedConv2d
 
 
 def output_layer(model: nn.Module) -> str:
@@ -81,7 +81,7 @@ def _layers(model: nn.Module) -> dict[str, Layer]:
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
 
 
-def _full_forms(model: nn.Module) -> Iterator[Sketched]:
+def _full_forms(model: nn.Module) -> Iterator[SketchedLayer]:
     return (module for module in model.modules() if isinstance(module, SketchedLinear | SketchedConv2d))
 
 
@@ -96,8 +96,8 @@ def _tied(model: nn.Module, layer: Layer) -> bool:
     return any(id(parameter) in own for other in others for parameter in other.parameters(recurse=False))
 
 
-def _full(layer: Layer, **choice: Any) -> Sketched:
-    made: Sketched
+def _full(layer: Layer, **choice: Any) -> SketchedLayer:
+    made: SketchedLayer
     bias = layer.bias is not None
     if isinstance(layer, nn.Conv2d):
         moves = {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "padding_mode")}

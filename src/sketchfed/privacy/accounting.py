@@ -1,4 +1,4 @@
-"""What noise costs: the ε of what was released, never below the truth, and the noise that an ε needs."""
+"""The privacy cost of noise: the ε of what was released, never below the truth, and the noise that an ε requires."""
 
 import math
 from collections import Counter
@@ -35,13 +35,13 @@ _LEAST_SAMPLED, _MOST_PULL = 0.05, 3e3  # beyond, ε is in the hundreds, and sam
 
 
 def accounted(claim: Claim, charges: Mapping[Charge, int] | Sequence[Charge]) -> Claim:
-    """The claim with the accountant that these charges really get: RDP if it finds less for discrete noise than PLD."""
+    """The claim with the accountant that these charges really get: RDP, if its ε for discrete noise is below that of PLD."""
     times = charges if isinstance(charges, Mapping) else Counter(charges)
     return replace(claim, accountant=worst_bound(list(times), np.array([[*times.values()]], dtype=np.int64), claim)[1])
 
 
 def epsilon_of(charges: Mapping[Charge, int], claim: Claim) -> float:
-    """ε for a unit that all charges touch, each as often as `charges` says. Never below the truth."""
+    """ε for a unit that all charges touch. `charges` says how often each charge touches it. Never below the truth."""
     given = [charge for charge, times in charges.items() if times]
     return worst_epsilon(given, np.array([[charges[charge] for charge in given]], dtype=np.int64), claim)
 
@@ -52,7 +52,7 @@ def worst_epsilon(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim:
 
 
 def worst_bound(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> tuple[float, Accountant]:
-    """`worst_epsilon`, and the accountant that found it: of discrete noise the one that finds less. Both are valid bounds."""
+    """Return `worst_epsilon` and its accountant. For discrete noise it is the one with the smaller ε. Both are valid bounds."""
     if counts.size and counts.min() < 0:
         raise InputError(f"a charge cannot be made {int(counts.min())} times. Counts are 0 or more.")
     touched = np.flatnonzero(counts.any(axis=0))
@@ -89,10 +89,10 @@ def _worst_rounded(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim
 
 
 def _levelled(charges: Sequence[Charge]) -> Sequence[Charge]:
-    """The same charges with few different multipliers where they are sampled, some of them a little less noise than there was.
+    """Return the same charges with fewer different multipliers, if they are sampled. Some have slightly less noise than before.
 
-    Each different multiplier takes a privacy loss distribution of its own. The levels are as fine as their number allows: with
-    0.7 to 1 of a cohort surviving, 1 % of the noise is lost on average.
+    Each different multiplier needs its own privacy loss distribution. The levels are as fine as their number allows: if 0.7 to
+    1 of a cohort survives, 1 % of the noise is lost on average.
     """
     sampled = sorted({charge.multiplier for charge in charges if charge.sampling < 1}, reverse=True)
     fineness, levels = 1024.0, dict(zip(sampled, sampled, strict=True))
@@ -104,7 +104,7 @@ def _levelled(charges: Sequence[Charge]) -> Sequence[Charge]:
 
 
 def _rounded(charge: Charge) -> tuple[Charge, float] | None:
-    """The continuous charge that stands for one of either kind, and how far all its releases are from it."""
+    """The continuous charge that represents a charge of either kind, and the distance of all its releases from it."""
     if not charge.discrete:
         return charge, 0.0
     found = rounded_from(charge.deviation, charge.size) if charge.deviation is not None and charge.size is not None else None
@@ -128,14 +128,14 @@ def _worst_continuous(charges: Sequence[Charge], counts: "NDArray[np.int64]", cl
 
 
 def _hopeless(charge: Charge, times: int) -> bool:
-    """Whether sampled noise is so weak, or released so often, that it is charged as if it were not sampled: never less."""
+    """Whether sampled noise is so weak, or released so often, that it is charged like unsampled noise. This is never less."""
     whole = charge.multiplier**-2
     pull = times * charge.steps * min(whole, charge.sampling**2 * math.expm1(min(whole, 100.0)))
     return charge.multiplier < _LEAST_SAMPLED or charge.sampling > 1 - 1e-9 or pull > _MOST_PULL
 
 
 def _gaussian_epsilon(pull: float, replace_one: bool, delta: float) -> float:
-    """Gaussians compose to one: 1/z² adds up, to `pull`. Replacing a unit moves a sum twice as far as leaving it out."""
+    """Gaussians compose to one Gaussian: 1/z² adds up to `pull`. Replacing a unit moves a sum twice as far as removing it."""
     return gaussian_epsilon((0.5 if replace_one else 1.0) / math.sqrt(pull), delta)
 
 
@@ -171,7 +171,7 @@ def _worst_loss(
     pulls: "NDArray[np.float64]",
     claim: Claim,
 ) -> float:
-    """By privacy loss distributions, unit after unit from the one with the largest Rényi bound on."""
+    """Use privacy loss distributions, for one unit after the other, starting with the one with the largest Rényi bound."""
     if claim.delta < LEAST_DELTA:
         raise InputError(
             f"delta {claim.delta:g} is below {LEAST_DELTA:g}, where a discretised privacy loss says nothing sure about "
@@ -202,7 +202,7 @@ def _worst_loss(
 
 @cached(maxsize=4096)
 def _loss_epsilon(parts: frozenset[tuple[tuple[float, float], int]], pull: float, replace_one: bool, delta: float) -> float:
-    """ε of sampled Gaussians, each with its number of repetitions, and of unsampled ones whose 1/z² add up to `pull`."""
+    """ε of sampled Gaussians, each with its repetitions, and of unsampled Gaussians whose 1/z² add up to `pull`."""
     if not parts:
         return _gaussian_epsilon(pull, replace_one, delta)
     grids = [interval(multiplier, sampling) for (multiplier, sampling), _ in parts]
@@ -217,9 +217,9 @@ def _loss_epsilon(parts: frozenset[tuple[tuple[float, float], int]], pull: float
 
 
 def calibrated(claim: Claim, epsilon: float, charges: Callable[[float], Mapping[Charge, int]]) -> float:
-    """The smallest noise multiplier, to one in ten thousand, whose charges stay within ε.
+    """The smallest noise multiplier, to one part in ten thousand, whose charges stay within ε.
 
-    `charges(multiplier)` says what would be charged in all. The multiplier that is returned has been through `epsilon_of`.
+    `charges(multiplier)` returns all charges for a multiplier. The result has been checked with `epsilon_of`.
     """
     check_epsilon(epsilon)
 

@@ -1,7 +1,7 @@
-"""A lower bound on ε from a single run with canaries, and so a test of what is claimed.
+"""A lower bound on ε from a single run with canaries, which tests what is claimed.
 
-An audit finds mistakes: noise that is too small, added in the wrong place or drawn twice. It proves nothing private: a bound
-below the claim says that this attack, on these canaries, did not get further.
+An audit finds mistakes: noise that is too small, added in the wrong place or drawn twice. It does not prove privacy. A bound
+below the claim only says that this attack, on these canaries, did not get further.
 """
 
 import math
@@ -20,13 +20,13 @@ from sketchfed.seeds import PublicSeed
 
 _MOST_EPSILON = 64.0
 
-Run = Callable[[npt.NDArray[np.bool_]], object]
-"""Trains, or only sums, with the canaries that are marked; returns a score a canary, higher where it looks included."""
+Experiment = Callable[[npt.NDArray[np.bool_]], object]
+"""Trains, or only sums, with the marked canaries. Returns a score for each canary, which is higher if it looks included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """What an audit found: how many guesses about the canaries were correct, and the lower bound on ε that follows."""
+    """The result of an audit: the number of correct guesses about the canaries, and the lower bound on ε that follows."""
 
     canaries: int
     guesses: int
@@ -36,7 +36,7 @@ class AuditResult:
     lower: float
 
     def refutes(self, epsilon: float) -> bool:
-        """Whether a claim of (ε, δ) is wrong, with this confidence."""
+        """Whether a claim of (ε, δ) is refuted with this confidence."""
         return self.lower > epsilon
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ def p_value(*, canaries: int, guesses: int, correct: int, epsilon: float, delta:
 
 
 def epsilon_lower_bound(*, canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95) -> float:
-    """The ε up to which `p_value` is below 1 − confidence; 0 if it is not at 0.
+    """The ε up to which `p_value` is below 1 − confidence. 0 if it is not below that at 0.
 
     A run that is (ε, δ)-private gets a larger bound with probability 1 − confidence at most, provided that the number of
     guesses was fixed before the scores were seen.
@@ -89,12 +89,12 @@ def epsilon_lower_bound(*, canaries: int, guesses: int, correct: int, delta: flo
 
 
 def audit(
-    run: Run, *, canaries: int, delta: float, seed: PublicSeed, guesses: int | None = None, confidence: float = 0.95
+    run: Experiment, *, canaries: int, delta: float, seed: PublicSeed, guesses: int | None = None, confidence: float = 0.95
 ) -> AuditResult:
-    """Include each canary with probability ½, run once, and guess: those with the highest scores in, with the lowest out.
+    """Include each canary with probability ½, run once, and guess that those with the highest scores are in and the lowest out.
 
-    `guesses` and the rest are those of `audited`. What `run` draws must be independent of the inclusions, which come from the
-    seed's child "audit".
+    `guesses` and the other arguments have the same meaning as in `audited`. What `run` draws must be independent of the
+    inclusions, which come from the seed's child "audit".
     """
     check_count("canaries", canaries)
     _guesses(canaries, guesses, delta)
@@ -105,10 +105,10 @@ def audit(
 def audited(
     scores: object, included: object, *, delta: float, guesses: int | None = None, confidence: float = 0.95
 ) -> AuditResult:
-    """What scores `(canaries,)` tell of who was `included`, `(canaries,)` true or false by independent tosses of a fair coin.
+    """Judge guesses from scores `(canaries,)`. `included`, `(canaries,)`, comes from independent tosses of a fair coin.
 
-    `guesses`, a tenth of the canaries unless given, say in of the highest scores and out of as many of the lowest; about the
-    rest nothing is said. Their number must not depend on the scores.
+    `guesses` is the number of guesses, by default a tenth of the canaries. Half of them say that the highest scores are in, and
+    half that the lowest are out. There is no guess about the others. The number must not depend on the scores.
     """
     marks = np.asarray(included)
     if marks.ndim != 1 or marks.dtype != np.bool_ or not marks.size:
@@ -127,9 +127,9 @@ def audited(
 
 
 def orthogonal_canaries(*, count: int, size: int, clip: float, seed: PublicSeed) -> Tensor:
-    """Rows `(count, size)` of norm `clip`, at right angles and with no large number: as far apart as canaries can be.
+    """Orthogonal rows `(count, size)` of norm `clip` without large numbers: canaries that are as far apart as possible.
 
-    They lie in the space in which clipping and noise happen, which for sketches is that of the sketch.
+    They lie in the space in which clipping and noise happen. For sketches, that is the space of the sketch.
     """
     check_count("count", count)
     check_count("size", size)

@@ -1,4 +1,4 @@
-"""What every mechanism shares: the vector it is for, the bound on what one unit adds, and the checks on what comes in."""
+"""The common part of all mechanisms: the size of a vector, the bound on one unit's contribution, and checks of inputs."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from sketchfed.kernels import clipping
 from sketchfed.seeds import PublicSeed, SecretSeed, SecretStream
 
 LEAST_BITS, MOST_BITS = 8, 32
-"""What the integers of a secure sum may have."""
+"""The number of bits that the integers of a secure sum may have."""
 _MOST_SIZE = 2**31 - 1
 
 Integers = npt.NDArray[np.int64]
@@ -23,21 +23,21 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
-    """A sum of vectors to which one unit, an example or a client, adds no more than norm `clip`, and the noise on that sum.
+    """A sum of vectors and its noise. One unit, an example or a client, contributes a norm of at most `clip` to it.
 
     The vectors are what is sent: sketches, if there is a sketch. Clipping comes after sketching, because ‖Rx‖ can exceed ‖x‖.
     """
 
     size: int
-    """How many numbers the vector has."""
+    """The number of values in the vector."""
     clip: float
-    """The longest (L2) that one unit's vector may be; longer ones are scaled down to it."""
+    """The largest L2 norm of one unit's vector. Longer vectors are scaled down to it."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     source: ClassVar[str]
     private: ClassVar[bool] = True
-    """Whether it adds noise, so that an ε can be stated."""
+    """Whether the mechanism adds noise, so that an ε can be stated."""
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or not 1 <= self.size <= _MOST_SIZE:
@@ -49,7 +49,7 @@ class Mechanism(ABC):
             )
 
     def norms(self, rows: Tensor) -> Tensor:
-        """The norms `(units,)` of rows `(units, size)` before clipping, float64: how often `clip` is hit."""
+        """The norms `(units,)` of rows `(units, size)` before clipping, in float64. They show how often `clip` is reached."""
         return torch.from_numpy(self._lengths(self._checked(rows)))
 
     def _checked(self, rows: Tensor) -> npt.NDArray[np.floating]:
@@ -75,24 +75,25 @@ class Mechanism(ABC):
 class Modular(Mechanism):
     """A mechanism whose vectors are integers modulo 2^bits, as secure sums need them.
 
-    `clipped_sum` and `noised` happen on a client, `recovered` on the server, with the sum of all clients. What is public they
-    derive from `shared`, the round's seed. `clipped_sum` and `noised` may be given the same secret: each takes a child of it.
+    `clipped_sum` and `noised` run on a client. `recovered` runs on the server, with the sum of all clients. All derive what is
+    public from `shared`, the round's seed. `clipped_sum` and `noised` may get the same secret, because each uses its own child
+    of it.
     """
 
     @abstractmethod
     def clipped_sum(self, rows: Tensor, secret: SecretSeed, shared: PublicSeed) -> Tensor:
-        """Rows `(units, size)`, each clipped and rounded, and added up: `(size,)` of int64, not yet reduced."""
+        """Clip and round each of the rows `(units, size)`, and add them up: `(size,)` of int64, not yet reduced."""
 
     @abstractmethod
     def noised(self, total: Tensor, secret: SecretSeed) -> Tensor:
-        """A client's integers `(size,)` as it sends them: with its noise, from 0 to 2^bits − 1."""
+        """The integers `(size,)` that a client sends: with its noise, from 0 to 2^bits − 1."""
 
     @abstractmethod
     def recovered(self, total: Tensor, shared: PublicSeed) -> Tensor:
-        """The sum `(size,)` of all clients' vectors, float32, from the sum of what they sent modulo 2^bits."""
+        """The sum `(size,)` of all clients' vectors, in float32, from the sum of what they sent modulo 2^bits."""
 
     def _rounded_sum(self, rows: npt.NDArray[np.float64], most_square: float, tries: int, secret: SecretSeed) -> Integers:
-        """Σ of rows rounded at random without bias, each drawn again while it is too long, and at last rounded to zero."""
+        """Add up rows that are rounded at random without bias. Rows that are too long are drawn again, then rounded to zero."""
         total, pending = np.zeros(self.size, np.int64), np.ones(len(rows), np.bool_)
         stream, left, memory = SecretStream(secret), len(rows), np.empty(self.size, np.int64)
         for _ in range(tries):
@@ -102,11 +103,11 @@ class Modular(Mechanism):
         return total
 
     def _reduced(self, values: Integers, bits: int) -> Integers:
-        """Any integers as those from 0 to 2^bits − 1."""
+        """Reduce any integers to the range from 0 to 2^bits − 1."""
         return values & np.int64((1 << bits) - 1)
 
     def _centred(self, total: Tensor, bits: int) -> Integers:
-        """Integers from 0 to 2^bits − 1 as those from −2^(bits − 1) on."""
+        """Convert integers from 0 to 2^bits − 1 to the range that starts at −2^(bits − 1)."""
         values = self._integers(total)
         if values.min() < 0 or values.max() >> bits:
             raise InputError(f"a sum modulo 2^{bits} has numbers from 0 to 2^{bits} - 1, got {values.min()} to {values.max()}.")

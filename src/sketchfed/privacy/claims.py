@@ -54,7 +54,7 @@ class Claim:
 
     @property
     def text(self) -> str:
-        """What must be said with every ε."""
+        """The conditions that must be stated with every ε."""
         whom = "the server" if self.observer == "server" else "the public"
         said = f"at δ = {self.delta:g}, {self.unit} level, {self.adjacency}, against {whom} ({self.accountant.upper()})"
         return f"{said}; INSECURE: the noise came from a fixed seed and protects nobody" if self.insecure else said
@@ -125,12 +125,12 @@ class Charge:
 
     @property
     def noise(self) -> "Charge":
-        """The same without what only an accountant needs: equal for equal noise, also if an earlier version wrote it."""
+        """The same charge without what only an accountant needs. Equal noise gives equal charges, in all versions."""
         return replace(self, deviation=None, size=None)
 
     @property
     def event(self) -> Any:
-        """The same as a `dp_accounting.DpEvent`, which has no word for slack."""
+        """The same charge as a `dp_accounting.DpEvent`, which cannot express slack."""
         from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
         made: DpEvent = GaussianDpEvent(self.multiplier)
@@ -140,7 +140,7 @@ class Charge:
 
 
 def check_delta(delta: float, units: int) -> None:
-    """Refuse a δ with which a mechanism may publish one unit in the clear: 1/units and above."""
+    """Refuse a δ of 1/units or more, because a mechanism with such a δ may publish one unit in the clear."""
     if units < 1:
         raise InputError(f"units must be at least 1, got {units}.")
     if not 0 < delta < 1 / units:
@@ -152,6 +152,6 @@ def check_delta(delta: float, units: int) -> None:
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuse an ε that no noise can keep, or that any keeps."""
+    """Refuse an ε that no noise can satisfy, or that any noise satisfies."""
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon must be a positive number, got {epsilon}. Usual are 1 to 8: smaller is more private.")

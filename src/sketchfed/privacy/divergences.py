@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POINTS = 1 << 15
-"""The most points on which a privacy loss is discretised."""
+"""The largest number of points on which a privacy loss is discretised."""
 LEAST_DELTA = 1e-10
-"""Below this δ the rounding errors of Fourier transforms could be seen in a privacy loss distribution."""
+"""Below this δ, rounding errors of Fourier transforms could show in a privacy loss distribution."""
 
 WHOLE_ORDERS = (*range(2, 64), *range(64, 128, 4), *range(128, 256, 16), *range(256, 1025, 64))
-"""Whole orders at which Rényi divergences are taken."""
+"""The whole orders at which Rényi divergences are computed."""
 ALL_ORDERS = tuple(sorted({*(1 + tenths / 10 for tenths in range(1, 100)), *map(float, WHOLE_ORDERS)}))
-"""Those of `dp_accounting`, and more of the high ones, which little noise or a small δ asks for."""
+"""The orders of `dp_accounting`, and additional high ones, which little noise or a small δ requires."""
 
 
 def gaussian_delta(multiplier: float, epsilon: float) -> float:
-    """The δ that goes with ε for one Gaussian, exactly (Balle & Wang 2018, Thm 8)."""
+    """The δ for this ε of one Gaussian, exactly (Balle & Wang 2018, Thm 8)."""
     half = 0.5 / multiplier
     here = float(log_ndtr(half - epsilon * multiplier))
     there = epsilon + float(log_ndtr(-half - epsilon * multiplier))
@@ -41,7 +41,7 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """The ε that goes with δ for one Gaussian: gaussian_delta the other way round, by bisection, at most 1e-12 too large."""
+    """The ε for this δ of one Gaussian: the inverse of `gaussian_delta`, by bisection. It is at most 1e-12 too large."""
     if gaussian_delta(multiplier, 0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0
@@ -56,10 +56,10 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def interval(multiplier: float, sampling: float) -> float:
-    """How finely a privacy loss is discretised: from 1e-4·2^i, so that coarser grids are part of finer ones.
+    """The grid width of a discretised privacy loss: one of 1e-4·2^i, so that coarser grids are part of finer ones.
 
-    A grid of a 16th of the loss's standard deviation makes ε at most 3e-4 of itself too large, whatever the number of
-    compositions. Losses of rare, strong steps reach so far that `POINTS` limits it.
+    With a grid of a 16th of the loss's standard deviation, ε is too large by at most 3e-4 of itself, for any number of
+    compositions. Losses of rare, strong steps have such a range that `POINTS` limits the grid.
     """
     deviation = sampling * math.sqrt(math.expm1(min(multiplier**-2, 60.0)))
     reach = (10 + 0.5 / multiplier) / multiplier  # where the noise has a mass of e^-50 left
@@ -70,7 +70,7 @@ def interval(multiplier: float, sampling: float) -> float:
 
 @cached(maxsize=16)
 def sampled_loss(multiplier: float, sampling: float, replace_one: bool, step: float) -> Any:
-    """The privacy loss distribution of one Poisson-sampled Gaussian, in both directions; never below the truth."""
+    """The privacy loss distribution of one Poisson-sampled Gaussian, in both directions. It is never below the truth."""
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as losses
 
@@ -128,7 +128,7 @@ def _whole_moment(multiplier: float, sampling: float, order: int) -> float:
 
 
 def renyi_epsilons(totals: "NDArray[np.float64]", orders: tuple[float, ...], delta: float) -> "NDArray[np.float64]":
-    """ε of Rényi divergences, a row each, at the best order (Canonne, Kamath, Steinke 2020, Prop. 12)."""
+    """ε for each row of Rényi divergences, at the best order (Canonne, Kamath, Steinke 2020, Prop. 12)."""
     at = np.asarray(orders)
     each = totals + np.log1p(-1 / at) - (math.log(delta) + np.log(at)) / (at - 1)
     best = np.maximum(each.min(axis=-1), 0.0)

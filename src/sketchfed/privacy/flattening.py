@@ -1,4 +1,4 @@
-"""A random rotation that leaves no number large."""
+"""A random rotation after which no number is large."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +34,7 @@ class Flattening:
         clipping.flatten(rows, self.width, self._signs)
 
     def invert_(self, row: npt.NDArray[np.float64]) -> None:
-        """The vector `(size,)` whose flattening this was, in place."""
+        """Undo the flattening of a vector `(size,)` in place."""
         clipping.unflatten(row, self.width, self._signs)
 
     @cached_property

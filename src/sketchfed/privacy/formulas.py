@@ -34,14 +34,14 @@ __all__ = [
 def classical_gaussian(epsilon: float, delta: float) -> float:
     """√(2·ln(1.25/δ))/ε for one release (Dwork & Roth 2014, Thm A.1).
 
-    Proven for ε < 1 and a third too much there; beyond it is used all the same, and from about ε = 9 at δ = 1e-5 on it is too
+    It is proven for ε < 1, where it is a third too much. People use it for larger ε too. From about ε = 9 at δ = 1e-5 it is too
     little.
     """
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
 def exact_gaussian(epsilon: float, delta: float) -> float:
-    """The least noise for one release (Balle & Wang 2018, Alg. 1), by bisection, at most 1e-12 too much."""
+    """The least noise for one release (Balle & Wang 2018, Alg. 1), by bisection. It is at most 1e-12 too much."""
     low, high = 1e-4, 1.0
     while gaussian_delta(high, epsilon) > delta:
         low, high = high, 2 * high
@@ -54,9 +54,10 @@ def exact_gaussian(epsilon: float, delta: float) -> float:
 
 
 def before_sampling(epsilon: float, delta: float, sampling: float) -> tuple[float, float]:
-    """The (ε, δ) of a release which Poisson sampling turns into this one (Balle, Barthe, Gaboardi 2018, Thm 8).
+    """The (ε, δ) of a release that Poisson sampling turns into the given one (Balle, Barthe, Gaboardi 2018, Thm 8).
 
-    ε = ln(1 + q·(e^ε₀ − 1)) and δ = q·δ₀: tight for one release of the worst mechanism, loose for Gaussians and when composed.
+    ε = ln(1 + q·(e^ε₀ − 1)) and δ = q·δ₀. This is tight for one release of the worst mechanism. It is loose for Gaussians, and
+    when composed.
     """
     return math.log1p(math.expm1(epsilon) / sampling), min(delta / sampling, 0.5)
 
@@ -81,11 +82,11 @@ def song_2023_theorem_6_2(epsilon: float, delta: float, *, releases: int, sampli
 
 
 def song_2022_lemma_h_4(epsilon: float, delta: float) -> float:
-    """Song et al., the version for ICLR 2022, Lemma H.4: 4·√ln(1/δ)/ε on a sketch, once.
+    """Song et al., the version for ICLR 2022, Lemma H.4: 4·√ln(1/δ)/ε on a sketch, for one release.
 
-    About one release: the paper says nothing of rounds, so several do not keep ε. The sensitivity is that of one changed
-    *entry* of the gradient times a bound on ‖R‖: an example changes all entries, so it is not example-level privacy.
-    Clipping the sketch needs no bound on ‖R‖.
+    The paper does not mention rounds, so several releases do not keep ε. The sensitivity is that of one changed *entry* of the
+    gradient times a bound on ‖R‖. But an example changes all entries, so this is not example-level privacy. Clipping the sketch
+    needs no bound on ‖R‖.
     """
     return 4 * math.sqrt(math.log(1 / delta)) / epsilon
 
@@ -93,8 +94,8 @@ def song_2022_lemma_h_4(epsilon: float, delta: float) -> float:
 def dome_theorem_3_3(epsilon: float, delta: float, *, rounds: int) -> float:
     """Nicolas et al. 2025, Thm 3.3: √rounds·max(1/√ε, 2√2·√ln(1/δ)/ε).
 
-    Safe and loose: it splits ε = ρ + 2√(ρ·ln(1/δ)) into two halves (2.3 times too much for one release at ε = 3), and composes
-    all n·E rounds although a client that takes part in some of them is touched by those only.
+    It is safe and loose. It splits ε = ρ + 2√(ρ·ln(1/δ)) into two halves, which is 2.3 times too much for one release at ε = 3.
+    It also composes all n·E rounds, although a client is touched only by those in which it takes part.
     """
     return math.sqrt(rounds) * max(1 / math.sqrt(epsilon), 2 * math.sqrt(2 * math.log(1 / delta)) / epsilon)
 
@@ -115,9 +116,9 @@ def dwork_rothblum_vadhan_theorem_iii_3(epsilon: float, delta: float, *, release
 
 
 def bun_steinke_proposition_1_3(epsilon: float, delta: float, *, releases: int) -> float:
-    """zCDP with the plain conversion ε = ρ + 2√(ρ·ln(1/δ)) (Bun & Steinke 2016, Prop. 1.3), ρ = releases/(2·multiplier²).
+    """zCDP with ε = ρ + 2√(ρ·ln(1/δ)) and ρ = releases/(2·multiplier²) (Bun & Steinke 2016, Prop. 1.3).
 
-    Knows no amplification by sampling.
+    It does not use amplification by sampling.
     """
     log = math.log(1 / delta)
     root = math.sqrt(log + epsilon) - math.sqrt(log)  # √ρ
@@ -125,7 +126,7 @@ def bun_steinke_proposition_1_3(epsilon: float, delta: float, *, releases: int) 
 
 
 def canonne_kamath_steinke_proposition_12(epsilon: float, delta: float, *, releases: int) -> float:
-    """zCDP with the tight conversion at the best real order (Canonne, Kamath, Steinke 2020, Prop. 12). No amplification."""
+    """zCDP with the tight conversion at the best real order, without amplification (Canonne et al. 2020, Prop. 12)."""
     from scipy.optimize import minimize_scalar
 
     def cost(log_order: float, rho: float) -> float:
@@ -134,7 +135,7 @@ def canonne_kamath_steinke_proposition_12(epsilon: float, delta: float, *, relea
         return rho * order + math.log(less / order) - (math.log(delta) + math.log(order)) / less
 
     def spends(rho: float) -> float:
-        """ε at the best order, found roughly: every order is valid, so a poor one is only a little too much."""
+        """ε at a nearly best order. Every order is valid, so a worse one is only slightly too much."""
         return float(minimize_scalar(cost, bounds=(-8.0, 16.0), args=(rho,), method="bounded", options={"xatol": 1e-9}).fun)
 
     low, high = 1e-14, 1e6
@@ -150,7 +151,7 @@ def by_rdp(claim: Claim, epsilon: float, *, releases: int, sampling: float = 1.0
 
 
 def by_pld(claim: Claim, epsilon: float, *, releases: int, sampling: float = 1.0) -> float:
-    """Privacy loss distributions (Koskela et al. 2020; Doroshenko et al. 2022): as tight as the grid is fine."""
+    """Privacy loss distributions (Koskela et al. 2020; Doroshenko et al. 2022). They are as tight as the grid is fine."""
     return _calibrated(replace(claim, accountant="pld"), epsilon, releases, sampling)
 
 
@@ -160,7 +161,7 @@ def _calibrated(claim: Claim, epsilon: float, releases: int, sampling: float) ->
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedNoise:
-    """What one method asks for, and what that really gives.
+    """The noise that one method requires, and the ε that this noise really gives.
 
     promised: the ε that the method states; epsilon: the true one, by PLD, at the claim's δ.
     """
@@ -178,9 +179,10 @@ class ComparedNoise:
 
 
 def compared(claim: Claim, epsilon: float, *, rounds: int, releases: int, sampling: float = 1.0) -> list[ComparedNoise]:
-    """Every method for one setting, the tight one last; `releases` of all noisy sums of `rounds` touch the worst unit.
+    """Compare all methods for one setting, with the tight one last.
 
-    Under replace-one a unit moves a sum by twice the clip norm, so formulas that know nothing of it are doubled.
+    `releases` of the noisy sums in `rounds` touch the worst unit. Under replace-one, a unit moves a sum by twice the clip norm,
+    so formulas that do not know this are doubled.
     """
     check_epsilon(epsilon)
     for name, count in (("rounds", rounds), ("releases", releases)):

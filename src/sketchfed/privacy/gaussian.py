@@ -16,17 +16,17 @@ from sketchfed.seeds import SecretSeed
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Mechanism):
-    """Each row scaled to norm `clip` at most, the sum, and independent normal numbers of standard deviation `deviation` on it.
+    """Scales each row to a norm of at most `clip`, adds the rows up, and adds normal noise of standard deviation `deviation`.
 
-    Paper: Dwork et al. 2006, "Our Data, Ourselves"; clipped sums: Abadi et al. 2016, Alg. 1. Noise is added in float64 and the
-    sum then rounded to float32; the known weakness of floating-point noise remains (`secret_normals`).
+    Paper: Dwork et al. 2006, "Our Data, Ourselves"; clipped sums: Abadi et al. 2016, Alg. 1. Noise is added in float64, and the
+    sum is then rounded to float32. The known weakness of floating-point noise remains (`secret_normals`).
 
-    A subclass may clip in another way or draw the noise from another source. It is charged as this class is, so what it
-    promises is the same: one unit adds no more than norm `clip` to a sum, and the noise is normal with this `deviation`.
+    A subclass may clip in another way, or draw the noise from another source. It is charged like this class, so it must promise
+    the same: one unit adds a norm of at most `clip` to a sum, and the noise is normal with this `deviation`.
     """
 
     deviation: float
-    """The standard deviation of the noise, in the vector's units. With 0 there is no noise, and no ε holds."""
+    """The standard deviation of the noise, in the vector's units. With 0 there is no noise and no ε."""
 
     name = "gaussian"
     summary = "normal noise on a sum of clipped vectors"
@@ -38,13 +38,13 @@ class GaussianNoise(Mechanism):
             raise InputError(f"the deviation of noise is a number from 0 on, got {self.deviation!r}.")
 
     def clipped_sum(self, rows: Tensor) -> Tensor:
-        """Rows `(units, size)`, each scaled to norm `clip` if it is longer, added up: `(size,)` of float32."""
+        """Scale each of the rows `(units, size)` to a norm of at most `clip`, and add them up: `(size,)` of float32."""
         values, total = self._checked(rows), np.zeros(self.size, np.float64)
         clipping.add_clipped(values, self._lengths(values), float(self.clip), total)
         return torch.from_numpy(total.astype(np.float32))
 
     def noised(self, total: Tensor, secret: SecretSeed) -> Tensor:
-        """A sum `(size,)` with noise on it, float32. Never use a secret twice."""
+        """Add noise to a sum `(size,)`, in float32. Never use a secret twice."""
         if tuple(total.shape) != (self.size,):
             raise InputError(f"the mechanism was made for sums of {self.size:,} numbers, got shape {tuple(total.shape)}.")
         noise = torch.from_numpy(self.deviation * secret_normals(secret.child("noise"), self.size))
@@ -52,5 +52,5 @@ class GaussianNoise(Mechanism):
 
     @property
     def multiplier(self) -> float:
-        """The noise in units of what one unit can add: z of an accountant."""
+        """The deviation divided by the largest contribution of one unit: the z of an accountant."""
         return self.deviation / self.clip

@@ -11,7 +11,7 @@ from sketchfed.privacy.gaussian import GaussianNoise
 from sketchfed.protection.base import Protection
 from sketchfed.protection.batches import ExampleBatches, batch_of, private_descent
 from sketchfed.protection.budget import Budget
-from sketchfed.protection.units import Unit
+from sketchfed.protection.units import ProtectedUnit
 from sketchfed.protection.work import ClientWork
 from sketchfed.seeds import SecretSeed
 from sketchfed.wire import Packet
@@ -57,7 +57,7 @@ class NoisySent(Protection):
     """Noise on what is sent: each client clips its encoded contributions and adds noise to their sum."""
 
     budget: Budget = field()
-    unit: Unit
+    unit: ProtectedUnit
     mechanism: GaussianNoise
 
     @property

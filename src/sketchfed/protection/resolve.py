@@ -17,7 +17,7 @@ from sketchfed.protection.passes import Passes
 from sketchfed.protection.rules import check_combine
 from sketchfed.protection.secure_sums import SecureNoise, SecureSteps, SecureSums
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
-from sketchfed.protection.units import EachExample, PlainTraining, Unit, WholeClient
+from sketchfed.protection.units import EachExample, PlainTraining, ProtectedUnit, WholeClient
 from sketchfed.seeds import PublicSeed
 
 
@@ -157,7 +157,7 @@ class _Run:
             budget=steps.budget,
         )
 
-    def _secure_noise(self, budget: Budget, unit: Unit, secure: SecureSettings) -> SecureNoise:
+    def _secure_noise(self, budget: Budget, unit: ProtectedUnit, secure: SecureSettings) -> SecureNoise:
         groups = secure.group_sizes(self.cohort_size)
         least = secure.honest(secure.least(min(groups)), max(groups), self.cohort_size)
         mechanism = DiscreteGaussian.planned(
@@ -210,7 +210,7 @@ class _Run:
         batch = batch_of(self.algorithm.work)
         return PassBatches(batch, Passes(self.sizes, batch=batch, cohort=self.cohort_size))
 
-    def _unit(self, batches: ExampleBatches | None) -> Unit:
+    def _unit(self, batches: ExampleBatches | None) -> ProtectedUnit:
         if batches is None:
             return WholeClient(self.algorithm, PlainTraining(self.algorithm.work))
         return EachExample(self.algorithm, batches, self.algorithm.work.count(min(self.sizes)))

@@ -22,7 +22,7 @@ from sketchfed.protection.budget import Budget
 from sketchfed.protection.honest_sums import clipped_to, honest_norm
 from sketchfed.protection.noise import NoisySteps
 from sketchfed.protection.settings import SecureSettings
-from sketchfed.protection.units import Unit
+from sketchfed.protection.units import ProtectedUnit
 from sketchfed.protection.work import ClientWork
 from sketchfed.secure import Terms
 from sketchfed.seeds import PublicSeed
@@ -43,7 +43,7 @@ class SecureSums(Protection):
     """
 
     settings: SecureSettings
-    unit: Unit
+    unit: ProtectedUnit
     mechanism: Rounded | DiscreteGaussian
 
     @property

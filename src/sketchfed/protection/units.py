@@ -37,7 +37,7 @@ class PlainTraining:
         return work.trained(self.work)
 
 
-class Unit(Protocol):
+class ProtectedUnit(Protocol):
     """The unit whose contribution one clip norm bounds."""
 
     @property

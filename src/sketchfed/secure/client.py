@@ -47,13 +47,13 @@ _S = TypeVar("_S", bound=SumState)
 def advertise(
     terms: Terms, client: int, identity: Identity, secret: SecretSeed, *, joined: Container[bytes] = ()
 ) -> tuple[Joined, Packet]:
-    """Make two key pairs for this sum alone, commit to the seed of the own mask, and sign all of it.
+    """Make two key pairs for this sum only, commit to the seed of the client's own mask, and sign everything.
 
     `terms` are those that the client agrees to: `Terms.from_packet(request).demand(...)`. Every secret of the sum derives from
-    `secret`, the digest of the terms and the client, so one secret serves a run. `joined` are the digests of the terms that
-    the client has joined before, which it must remember: a server that could repeat a sum would be told one secret of a
-    neighbour the first time and the other the second. A sum that was abandoned is asked for again under another session or
-    round.
+    `secret`, the digest of the terms and the client, so one secret serves a run. `joined` are the digests of the terms that the
+    client has joined before. The client must remember them: if a server could repeat a sum, it would learn one secret of a
+    neighbour the first time and the other secret the second time. A sum that was abandoned is asked for again under another
+    session or round.
     """
     if terms.digest in joined:
         raise SecureSumError(
@@ -90,10 +90,10 @@ def advertise(
 
 
 def share(state: Joined, request: Packet, directory: Mapping[int, bytes]) -> tuple[Shared, Packet]:
-    """Deal shares of the mask key and of the self mask's seed to the neighbours, sealed, with a commitment to each.
+    """Deal sealed shares of the mask key and of the self mask's seed to the neighbours, with a commitment to each share.
 
-    `directory` holds the public identities of all clients. Keys that are not signed for these very terms are refused, and so is
-    a transcript in which this client's own keys are missing. The whole dealing is signed, so that a dealer can be convicted.
+    `directory` holds the public identities of all clients. The client refuses keys that are not signed for exactly these terms,
+    and a transcript without its own keys. The whole dealing is signed, so that a dealer can be convicted.
     """
     terms, client = _at(state, Joined), state.client
     neighbours = terms.neighbours_of(client)
@@ -132,10 +132,10 @@ def share(state: Joined, request: Packet, directory: Mapping[int, bytes]) -> tup
 
 
 def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet]:
-    """Add to `values`, integers `(size,)` from 0 to 2^bits − 1, a mask with every neighbour that dealt shares, and one's own.
+    """Mask `values`, integers `(size,)` from 0 to 2^bits − 1, with the client's own mask and one for each neighbour that dealt.
 
     y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Fig. 4). The
-    reply also says whose shares this client could open, a bit for each neighbour.
+    reply also says whose shares this client could open, with one bit for each neighbour.
     """
     terms, client, transcript = _at(state, Shared), state.client, state.transcript
     _check_values(values, terms)
@@ -170,7 +170,7 @@ def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet
 
 
 def consent(state: Masked, request: Packet) -> tuple[Consented, Packet]:
-    """Sign the list of those whose masked values count, once, if it is long enough and fits what this client has seen."""
+    """Sign the list of clients whose masked values count, once, if it is long enough and fits what this client has seen."""
     terms = _at(state, Masked)
     body = body_of(request, request_kind("consent"), terms)
     survivors = flagged(body, terms.clients)
@@ -206,11 +206,11 @@ def consent(state: Masked, request: Packet) -> tuple[Consented, Packet]:
 
 
 def unmask(state: Consented, request: Packet, directory: Mapping[int, bytes]) -> tuple[Told, Packet]:
-    """Tell the own seed and a share of one secret of each neighbour: of its seed if it is on the list, else of its mask key.
+    """Reveal the client's own seed, and for each neighbour a share of its seed if it is on the list, else of its mask key.
 
-    Only if `threshold` members of the committee have signed the list that this client signed itself. A member counts itself.
-    Two lists never get that many signatures, so all who help to open the sum were shown the same list. `directory` holds the
-    public identities of the committee.
+    This requires that `threshold` members of the committee have signed the list that this client signed itself. A member counts
+    itself. Two lists never get that many signatures, so all who help to open the sum were shown the same list. `directory`
+    holds the public identities of the committee.
     """
     terms, client = _at(state, Consented), state.client
     neighbours, witnesses = terms.neighbours_of(client), terms.witnesses_of(client)
@@ -239,10 +239,10 @@ def unmask(state: Consented, request: Packet, directory: Mapping[int, bytes]) ->
 
 
 def recover(state: Told, request: Packet) -> tuple[Done, Packet]:
-    """Tell the keys of the masks with neighbours that dealt wrongly, so that the sum can do without them.
+    """Reveal the keys of the masks with neighbours that dealt wrongly, so that the sum can be opened without them.
 
-    The request convicts such a neighbour by its own signature (`dealing.Accusation`); then nobody owes it anything. A neighbour
-    that is not on the list of survivors needs no conviction: all who open the sum hold that one list, so nobody tells its
+    The request convicts such a neighbour by its own signature (`dealing.Accusation`). Nobody owes it anything then. A neighbour
+    that is not on the list of survivors needs no conviction: all who open the sum hold that one list, so nobody reveals its
     seed, and its values stay secret.
     """
     terms = _at(state, Told)
@@ -278,7 +278,7 @@ def self_key(seed: bytes, transcript: Transcript, client: int) -> bytes:
 
 
 def consent_text(transcript: Transcript, survivors: bytes) -> bytes:
-    """What is signed about a list of survivors: the terms and the keys of all clients are part of it."""
+    """The text that is signed about a list of survivors. It contains the terms and the keys of all clients."""
     return context("consent", transcript) + survivors
 
 

@@ -1,4 +1,4 @@
-"""What a client deals to its neighbours, signed as a whole, and how it is convicted of having dealt wrongly."""
+"""What a client deals to its neighbours, signed as a whole, and how a client is convicted of dealing wrongly."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from sketchfed.secure.transcript import Transcript
 
 SEALED = 2 * SHARE + TAG
 COMMITTED = 16
-"""Bytes of a share's commitment. Nobody gains by a collision: what is opened must fit a public key or a full commitment."""
+"""The bytes of a share's commitment. A collision helps nobody, because secrets must fit a public key or a full commitment."""
 DEALT = SEALED + 2 * COMMITTED
-"""Bytes that a neighbour is dealt: two sealed shares, and a commitment to each."""
+"""The bytes that each neighbour is dealt: two sealed shares, and a commitment to each."""
 
 
 class Secret(Enum):
@@ -65,14 +65,14 @@ class Dealing:
         return self.parts[holder][start : start + COMMITTED]
 
     def accusation(self, secret: Secret, shares: Mapping[int, bytes]) -> "Accusation":
-        """The proof that these shares, by holder, are what the client dealt; whoever combines them sees that they are wrong."""
+        """The proof that the client dealt these shares, by holder. Anyone who combines them sees that they are wrong."""
         boxes, promises = _apart(self.parts)
         return Accusation(secret, self.signature, sha256(boxes).digest(), promises, shares)
 
 
 @dataclass(frozen=True)
 class Accusation:
-    """Shares that a dealer signed commitments to, as many as the threshold, which do not give the secret that it showed."""
+    """Shares that a dealer committed to and signed. They reach the threshold, but do not give the secret that it showed."""
 
     secret: Secret
     signature: bytes
@@ -119,7 +119,7 @@ class Accusation:
 
 
 def to_accusations(terms: Terms, client: int, accused: Mapping[int, Accusation | None]) -> bytes:
-    """What a client is told about neighbours that dealt wrongly: who they are, and the proofs. Some need none."""
+    """Join what a client is told about neighbours that dealt wrongly: who they are, and the proofs. Some need no proof."""
     neighbours = terms.neighbours_of(client)
     body = flags(neighbours, accused)
     for peer in neighbours:
@@ -131,7 +131,7 @@ def to_accusations(terms: Terms, client: int, accused: Mapping[int, Accusation |
 
 
 def from_accusations(body: bytes, terms: Terms, client: int) -> dict[int, Accusation | None]:
-    """What `to_accusations` joined."""
+    """Take apart what `to_accusations` joined."""
     neighbours = terms.neighbours_of(client)
     at = (len(neighbours) + 7) // 8
     accused: dict[int, Accusation | None] = {}
@@ -148,7 +148,7 @@ def from_accusations(body: bytes, terms: Terms, client: int) -> dict[int, Accusa
 
 
 def fits(secret: Secret, shares: Mapping[int, bytes], terms: Terms, dealer: int, *, mask: bytes, seed: bytes) -> bytes | None:
-    """The secret that shares give, by point, if it is the one that its owner showed; else None."""
+    """The secret that shares give, by point, if it is the one that its owner showed. Otherwise None."""
     if any(int.from_bytes(share, "little") >= PRIME for share in shares.values()):
         return None
     found = combine(shares)

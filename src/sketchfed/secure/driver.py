@@ -1,4 +1,4 @@
-"""Secure sums over a transport: one or several at a time, with the first stages of the next ones carried along."""
+"""Runs secure sums over a transport, one or several at a time. The first stages of the next sums travel along."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -9,12 +9,12 @@ from sketchfed.secure.server import SecureServer, SecureSum
 from sketchfed.wire import split
 
 Ask = Callable[[Stage, dict[int, bytes]], Mapping[int, bytes]]
-"""Sends requests, by client, and returns the replies that came."""
+"""Sends requests, by client, and returns the replies that arrived."""
 
 _NOTHING: Mapping[int, bytes] = MappingProxyType({})
 _ORDER: tuple[Stage, ...] = (*STAGES, "recover")
 _CARRIED: Mapping[Stage, Stage] = {"masked": "keys", "unmask": "shares"}
-"""Which stage of the next sum travels with which stage of this one. A steady round takes three messages in place of five."""
+"""Which stage of the next sum travels with which stage of this one. A usual round takes three messages instead of five."""
 _MOST = 1 << 20
 
 
@@ -25,7 +25,7 @@ def run_stages(
     tasks: Mapping[int, bytes] = _NOTHING,
     complaints: Callable[[], Mapping[int, str]] = dict,
 ) -> SecureSum:
-    """All stages of one sum. `tasks` and `complaints` as for `run_sums`."""
+    """Run all stages of one sum. `tasks` and `complaints` have the same meaning as in `run_sums`."""
     (summed,) = run_sums([server], ask, tasks=tasks, complaints=complaints).values()
     return summed
 
@@ -38,12 +38,12 @@ def run_sums(
     tasks: Mapping[int, bytes] = _NOTHING,
     complaints: Callable[[], Mapping[int, str]] = dict,
 ) -> dict[int, SecureSum]:
-    """Run sums over different clients side by side, stage by stage. Returns those that were opened, by their place.
+    """Run sums over different clients side by side, stage by stage. Return those that were opened, by their position.
 
-    A sum that fails is abandoned, and the others go on; `SecureSumError` if none is opened. `following` are the sums of the
-    next round, over clients of this one: their keys and shares travel with the messages of this round. `tasks` are appended to
-    the requests of stage "masked": packets that say what to compute, for `wire.split` to take apart. `complaints` is called
-    after each stage and says why clients did not answer, as far as the transport knows.
+    A sum that fails is abandoned, and the others go on. If none is opened, `SecureSumError` is raised. `following` are the sums
+    of the next round, over clients of this one: their keys and shares travel with the messages of this round. `tasks` are
+    appended to the requests of stage "masked". They are packets that say what to compute, and `wire.split` takes them apart.
+    `complaints` is called after each stage and returns why clients did not answer, as far as the transport knows.
     """
     errors: dict[int, SecureSumError] = {}
     active = dict(enumerate(servers))
@@ -73,7 +73,7 @@ def run_sums(
 
 
 def _move_on(servers: Iterable[SecureServer], replies: Mapping[int, bytes], why: Mapping[int, str]) -> None:
-    """Hand carried replies to the sums of the next round. A sum that fails is not prepared, and begins anew when it is due."""
+    """Hand carried replies to the sums of the next round. A sum that fails is not prepared, and begins again when it is due."""
     for server in servers:
         try:
             server.receive({client: replies[client] for client in server.requests if client in replies}, why)
@@ -82,7 +82,7 @@ def _move_on(servers: Iterable[SecureServer], replies: Mapping[int, bytes], why:
 
 
 def _apart(replies: Mapping[int, bytes], extra: Mapping[int, bytes]) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """Each reply to this sum, and what followed it for the next one."""
+    """Split each reply into the part for this sum and the part for the next one."""
     own, others = {}, {}
     for client, reply in replies.items():
         own[client] = reply

@@ -1,4 +1,4 @@
-"""Who is whose neighbour: all of them, or a ring on which the nearest are."""
+"""The neighbours of each client: all other clients, or the nearest ones on a ring."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -7,7 +7,7 @@ from sketchfed.errors import InputError
 
 
 def check_degree(neighbours: int, clients: int) -> None:
-    """A ring gives everybody the same number of neighbours on either side, the complete graph all others."""
+    """Check the number of neighbours: even on a ring, half on either side, or all others in the complete graph."""
     if type(neighbours) is not int or not 1 <= neighbours < clients or (neighbours % 2 and neighbours != clients - 1):
         raise InputError(
             f"{clients:,} clients have {clients - 1:,} neighbours each in the complete graph, or an even number from 2 "
@@ -27,6 +27,6 @@ def ring_order(clients: Sequence[int], session: bytes, round: int) -> tuple[int,
 
 
 def ring_neighbours(ring: Sequence[int], place: int, neighbours: int) -> tuple[int, ...]:
-    """The nearest on both sides, ascending: a Harary graph over the random order (Bell et al. 2020, Sec. 3)."""
+    """The nearest clients on both sides, ascending: a Harary graph over the random order (Bell et al. 2020, Sec. 3)."""
     half = neighbours // 2
     return tuple(sorted(ring[(place + step) % len(ring)] for step in range(-half, half + 1) if step))

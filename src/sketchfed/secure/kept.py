@@ -1,7 +1,7 @@
-"""A client between two stages as bytes, and what is checked when the bytes come back.
+"""The state of a client between two stages as bytes, and the checks when it is read back.
 
-The bytes never leave the client, but files are damaged and versions differ. A state that passes these checks is answered for
-by the stage functions: they raise nothing but our errors.
+The bytes never leave the client, but files can be damaged, and versions differ. After these checks, the stage functions raise
+no errors but ours.
 """
 
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ def to_bytes(state: SumState, directory: Mapping[int, bytes]) -> bytes:
 
 
 def sealed(body: bytes) -> bytes:
-    """The bytes behind their checksum. Damage could otherwise put one share in the place of another, and both would be told."""
+    """The bytes with a checksum. Without it, damage could swap two shares, and both would be revealed."""
     return sha256(body).digest() + body
 
 
 def from_bytes(data: bytes) -> tuple[SumState, dict[int, bytes]]:
-    """What `to_bytes` kept; `SecureSumError` if it is not that."""
+    """Read what `to_bytes` wrote. Raises `SecureSumError` if it is something else."""
     try:
         body = data[HASH:]
         if sealed(body) != data:
@@ -59,7 +59,7 @@ def from_bytes(data: bytes) -> tuple[SumState, dict[int, bytes]]:
 
 
 def _check(state: SumState) -> None:
-    """Every secret has its length, and everything is about neighbours of this client in this sum."""
+    """Check that every secret has its length, and that everything is about neighbours of this client in this sum."""
     neighbours = frozenset(state.terms.neighbours_of(state.client))
     for name, width in _WIDTHS.items():
         if len(getattr(state, name, bytes(width))) != width:

@@ -1,4 +1,4 @@
-"""Keys of one secure sum: who signs, who agrees with whom on a secret, and what every use of a key is bound to."""
+"""The keys of one secure sum: for signatures, for secrets between two clients, and the context that each use is bound to."""
 
 import hmac
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ Bound = Terms | Transcript
 
 
 def context(purpose: str, to: Bound, *clients: int) -> bytes:
-    """What a key, signature or commitment is for: purpose, session, round, what it is bound to, and the clients concerned."""
+    """The context of a key, signature or commitment: purpose, session, round, what it is bound to, and the clients."""
     name = purpose.encode()
     fixed = b"sketchfed secure 2" + bytes([len(name)]) + name + to.session + to.round.to_bytes(8, "little") + to.digest
     return fixed + b"".join(client.to_bytes(8, "little") for client in clients)
@@ -48,7 +48,7 @@ class Identity:
 
     @classmethod
     def of(cls, secret: SecretSeed) -> "Identity":
-        """The identity that belongs to a secret, the same each time."""
+        """The identity that follows from a secret."""
         return cls(secret_bytes(secret.child("identity"), KEY))
 
     @cached_property
@@ -64,7 +64,7 @@ class Identity:
 
 @cached(maxsize=1 << 13)
 def is_signed(message: bytes, signature: bytes, public: bytes) -> bool:
-    """Whether this identity signed this message. Remembered: many clients of one process check the same signatures."""
+    """Whether this identity signed this message. Cached, because clients of one process check the same signatures."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -78,13 +78,13 @@ def public_key(private: bytes) -> bytes:
 
 
 class KeyAgreement:
-    """One client's private X25519 key, at work with many public ones."""
+    """One client's private X25519 key, for agreements with many public keys."""
 
     def __init__(self, private: bytes) -> None:
         self._key = X25519PrivateKey.from_private_bytes(private)
 
     def with_(self, public: bytes) -> bytes:
-        """The 32 bytes that only the two of them know; keys for each purpose are `derived` from them."""
+        """The 32 bytes that only these two clients know. Keys for each purpose are `derived` from them."""
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
@@ -120,7 +120,7 @@ class Advertised:
         return self.mask + self.seal + self.seed + self.signature
 
     def check(self, terms: Terms, client: int, directory: Mapping[int, bytes]) -> "Advertised":
-        """These keys, if that client signed them for these terms."""
+        """Return these keys if that client signed them for these terms."""
         if client not in directory:
             raise SecureSumError(
                 f"client {client} is not in the directory of identities, so nobody can tell whose its keys are."
@@ -135,12 +135,12 @@ class Advertised:
 
 
 def seal(key: bytes, to: Bound, sender: int, recipient: int, plain: bytes) -> bytes:
-    """AES-256-GCM with a key that is used once, so the nonce is fixed and not sent."""
+    """Seal with AES-256-GCM. The key is used once, so the nonce is fixed and not sent."""
     return AESGCM(key).encrypt(bytes(12), plain, context("sealed", to, sender, recipient))
 
 
 def unseal(key: bytes, to: Bound, sender: int, recipient: int, sealed: bytes) -> bytes | None:
-    """What was sealed, or None if these are not the bytes that the sender sealed for this recipient."""
+    """Open a sealed message. None if these are not the bytes that the sender sealed for this recipient."""
     try:
         return AESGCM(key).decrypt(bytes(12), sealed, context("sealed", to, sender, recipient))
     except InvalidTag:
@@ -148,5 +148,5 @@ def unseal(key: bytes, to: Bound, sender: int, recipient: int, sealed: bytes) ->
 
 
 def commitment(purpose: str, to: Bound, clients: tuple[int, ...], secret: bytes) -> bytes:
-    """A hash that fixes 32 secret, uniform bytes without telling them."""
+    """A hash that commits to 32 secret, uniform bytes without revealing them."""
     return sha256(context(purpose, to, *clients) + secret).digest()

@@ -1,4 +1,4 @@
-"""The packets of a secure sum: raw bytes bound to its terms, with no price for each neighbour beyond its own bytes."""
+"""The packets of a secure sum: raw bytes, bound to its terms, without overhead for each neighbour."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
@@ -16,11 +16,11 @@ STAGES: tuple[Stage, ...] = get_args(Stage)[:-1]
 """The stages of every sum. "recover" follows only if somebody dealt its shares wrongly."""
 
 BOUND = 16
-"""Bytes of the terms' digest that a packet carries. They only tell sums apart: what matters is signed or sealed in full."""
+"""The bytes of the terms' digest that a packet carries. They only tell sums apart. What matters is signed or sealed in full."""
 
 
 SECURE = "secure."
-"""How the kinds of all packets of secure sums begin."""
+"""The prefix of the kinds of all packets of secure sums."""
 
 
 def request_kind(stage: Stage) -> str:
@@ -49,17 +49,17 @@ def body_of(packet: Packet, kind: str, terms: Terms) -> bytes:
 
 
 def sum_of(packet: Packet) -> bytes:
-    """The bytes by which a packet names the sum that it belongs to; `WireError` if it names none."""
+    """The bytes by which a packet names its sum. Raises `WireError` if it names none."""
     return tensor_named(packet, "terms", shape=(BOUND,), dtype=torch.uint8).numpy().tobytes()
 
 
 def laid_out(names: Sequence[int], parts: Mapping[int, bytes]) -> bytes:
-    """Equally long parts of some of these clients: a bit for each client, then the parts in order."""
+    """Join equally long parts of some of these clients: one bit for each client, then the parts in order."""
     return flags(names, parts) + b"".join(parts[name] for name in names if name in parts)
 
 
 def taken_apart(body: bytes, names: Sequence[int], width: int) -> dict[int, bytes]:
-    """What `laid_out` joined, if it is exactly that."""
+    """Take apart what `laid_out` joined, and check that it is exactly that."""
     header = (len(names) + 7) // 8
     chosen = flagged(body[:header], names)
     if len(body) != header + width * len(chosen):

@@ -1,4 +1,4 @@
-"""How many neighbours, and how many of them to open a secret: from the shares of colluders and of dropouts that are assumed."""
+"""Plans the number of neighbours and the threshold of a secure sum from the assumed shares of colluders and dropouts."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,14 @@ _COMPLETE = 32
 
 
 class Neighbourhood(NamedTuple):
-    """k neighbours each, the threshold of the k + 1 that a client and its neighbours are, and how many of k/2 in a row stay."""
+    """The numbers on which the security of a secure sum rests."""
 
     neighbours: int
+    """The number k of neighbours of each client."""
     threshold: int
+    """How many of a client and its neighbours, k + 1 together, must reveal shares to open a secret."""
     spread: int
+    """The fewest of any k/2 clients in a row on the ring that must stay."""
 
 
 def planned_terms(
@@ -38,8 +41,9 @@ def planned_terms(
 ) -> Terms:
     """Terms that hold against a share of `colluders` in league with the server, and finish despite a share of `dropouts`.
 
-    What is given is kept, or refused if it does not hold; the rest is planned (`planned_neighbourhood`). `least`, the fewest
-    clients in an opened sum, is what remains after the assumed dropouts, and leaves room for one where the threshold does.
+    Numbers that are given are kept, or refused if they do not hold. `planned_neighbourhood` plans the others. `least` is the
+    fewest clients in an opened sum: by default those that remain after the assumed dropouts. If the threshold allows it, at
+    least one client may drop out.
     """
     named = tuple(sorted(clients))
     count = len(named)
@@ -78,31 +82,32 @@ def planned_neighbourhood(
     insecure: float = 2**-40,
     incorrect: float = 2**-30,
 ) -> Neighbourhood:
-    """The fewest neighbours k for which a threshold exists, and the one in the middle of those that do.
+    """Return the smallest number k of neighbours for which a threshold exists, and the middle one of its thresholds.
 
-    Of n clients let γn collude and δn drop out, at places that do not depend on the random graph. A threshold t must satisfy,
-    for every client, with c colluders and d dropouts among its k neighbours,
+    Of n clients, γn collude and δn drop out, at places that do not depend on the random graph. A threshold t must satisfy four
+    conditions for every client, with c colluders and d dropouts among its k neighbours:
 
-    - 2t > k + 1 + c, and so for the c colluders of the committee, or a lying server gets two lists of survivors signed
-      (`Terms`): fails with probability `insecure` at most, for each;
-    - k − d ≥ t, or its secret cannot be opened if it drops out, and k + 1 − d ≥ t for the d dropouts of the committee: fails
-      with probability `incorrect` at most, for each;
-    - of any k/2 clients in a row, more than collude must stay, or the ring falls apart and the server gets sums of its parts.
-      `spread` is one more than collude there, except with probability `insecure`; that many stay, except with `incorrect`;
-    - t > k/2 + 1 + c, where c is the smaller number of colluders in two stretches of k/2 clients in a row, or a server that
-      withholds shares at two cuts splits the ring: fails with probability `insecure` at most, for any two such stretches.
+    - 2t > k + 1 + c, and the same with the c colluders of the committee. Otherwise a lying server gets two lists of survivors
+      signed (`Terms`). Each fails with probability `insecure` at most.
+    - k − d ≥ t, or the secret of the client cannot be opened if it drops out, and k + 1 − d ≥ t with the d dropouts of the
+      committee. Each fails with probability `incorrect` at most.
+    - Of any k/2 clients in a row, more must stay than collude. Otherwise the ring falls apart, and the server gets sums of its
+      parts. `spread` is one more than the number that colludes there, except with probability `insecure`. That many stay,
+      except with probability `incorrect`.
+    - t > k/2 + 1 + c, where c is the smaller number of colluders in two stretches of k/2 clients in a row. Otherwise a server
+      that withholds shares at two cuts splits the ring. It fails with probability `insecure` at most for any two stretches.
 
-    All counts are hypergeometric, and a union bound goes over clients. Departs from Bell et al. 2020, Sec. 3: the first
-    condition is the one against a lying server, so thresholds are higher than for an honest but curious one (t > c only).
-    The last one holds against a lying server too: where clients sit is random, but the server chooses whom it calls gone, so
-    clients count (`Terms.gap`). The condition on two stretches is not in that paper either. A client at a cut that is not given
-    the shares of clients beyond it adds no masks with them. It refuses the list of survivors, but its seed is lost to the
-    server if t others tell their shares of it. Of its k neighbours, those do not who are said to have left, or refuse as well.
-    At either end of an arc of clients that are cut off, these are all honest clients among k/2 − 1, so k/2 + 1 others and the
-    colluders among the k/2 − 1 are left. (docs/secure.md has the proof.)
+    All counts are hypergeometric, and a union bound goes over clients. If the ring would need all other clients as neighbours,
+    the graph is complete. Then γn and δn themselves are the worst case, and nothing is left to chance.
 
-    Where the ring would need all others, the graph is complete: then γn and δn themselves are the worst case, and nothing is
-    left to chance.
+    Departs from Bell et al. 2020, Sec. 3. The first condition is the one against a lying server, so thresholds are higher than
+    against an honest but curious one, which needs t > c only. The third holds against a lying server too: places on the ring
+    are random, but the server chooses which clients it declares gone, so clients count them (`Terms.gap`). The fourth is not in
+    that paper. At a cut, a client is not given the shares of clients beyond the cut, so it adds no masks with them. It refuses
+    the list of survivors, but the server learns its seed all the same if t others reveal their shares of it. Those of its k
+    neighbours that are declared gone do not reveal them, nor do those that refuse as well. At either end of an arc of clients
+    that are cut off, these are all honest clients among k/2 − 1. That leaves k/2 + 1 others and the colluders among those
+    k/2 − 1. docs/secure.md has the proof.
     """
     for name, share in {"colluders": colluders, "dropouts": dropouts}.items():
         if not 0 <= share < 1:
@@ -138,7 +143,7 @@ class _Assumed(NamedTuple):
     incorrect: float
 
     def thresholds(self, k: int) -> range:
-        """The thresholds that do for k neighbours."""
+        """The thresholds that are possible with k neighbours."""
         if k == self.clients - 1:
             bad, gone = (math.floor(share * self.clients) for share in (self.colluders, self.dropouts))
             return range((self.clients + bad) // 2 + 1, self.clients - gone + 1)
@@ -157,16 +162,16 @@ class _Assumed(NamedTuple):
         return range(max((k + 1 + bad) // 2 + 1, k // 2 + 2 + cut), k - gone + 1)
 
     def spread(self, k: int) -> int:
-        """One more than the colluders among k/2 in a row; 1 in a complete graph, where it says nothing."""
+        """One more than the colluders among k/2 clients in a row. 1 in a complete graph, where it has no meaning."""
         if k == self.clients - 1:
             return 1
         return 1 + most_met(self.clients, self.colluders, k // 2, self.insecure / self.clients, others=self.clients)
 
 
 def _fewest(assumed: _Assumed) -> int:
-    """The fewest neighbours on a ring for which there is a threshold, or all others where there is none.
+    """The fewest neighbours on a ring for which there is a threshold, or all other clients if there is none.
 
-    Found by doubling, then bisection.
+    It is found by doubling, then bisection.
     """
     if assumed.clients <= _COMPLETE:
         return assumed.clients - 1
@@ -181,7 +186,7 @@ def _fewest(assumed: _Assumed) -> int:
 
 
 def most_met(count: int, share: float, k: int, odds: float, others: int | None = None) -> int:
-    """The least m such that k random others hold more than m of ⌊share·count⌋ marked clients with at most these odds."""
+    """The least m such that k random others include more than m of ⌊share·count⌋ marked clients with at most these odds."""
     others, marked = others or count - 1, math.floor(share * count)
     tail = 0.0
     for met in range(min(marked, k), max(0, k - (others - marked)), -1):
@@ -192,7 +197,7 @@ def most_met(count: int, share: float, k: int, odds: float, others: int | None =
 
 
 def most_met_twice(count: int, share: float, k: int, odds: float) -> int:
-    """The least m such that two disjoint random sets of k clients both hold more than m marked ones with at most these odds."""
+    """The least m such that both of two disjoint random sets of k clients include more than m marked ones with these odds."""
     marked = math.floor(share * count)
     least, most = 0, min(marked // 2, k)
     while least < most:
@@ -202,7 +207,7 @@ def most_met_twice(count: int, share: float, k: int, odds: float) -> int:
 
 
 def _odds_of_both(count: int, marked: int, k: int, least: int) -> float:
-    """How probable it is that each of two disjoint random sets of k clients holds at least this many marked ones."""
+    """The probability that each of two disjoint random sets of k clients includes at least this many marked ones."""
     total = 0.0
     for first in range(least, min(marked, k) + 1):
         second = sum(_odds(count - k, marked - first, k, met) for met in range(least, min(marked - first, k) + 1))
@@ -214,7 +219,7 @@ def _odds_of_both(count: int, marked: int, k: int, least: int) -> float:
 
 
 def _odds(count: int, marked: int, k: int, met: int) -> float:
-    """The hypergeometric law: k of `count` clients hold exactly `met` of the marked ones."""
+    """The hypergeometric probability that k of `count` clients include exactly `met` of the marked ones."""
     if k - met > count - marked:
         return 0.0
     return math.exp(_log_ways(marked, met) + _log_ways(count - marked, k - met) - _log_ways(count, k))

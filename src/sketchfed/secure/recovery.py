@@ -1,11 +1,11 @@
-"""The opening of a sum: secrets of clients that left, from the shares of those that stayed, and the removal of masks."""
+"""Opens a sum: recovers secrets of clients that left from the shares of those that stayed, and removes masks."""
 
 from collections.abc import Iterable, Mapping
 
 from sketchfed.secure.client import pair_key, self_key
 from sketchfed.secure.dealing import Accusation, Dealing, Secret, committed, fits
 from sketchfed.secure.keys import Advertised, KeyAgreement
-from sketchfed.secure.masks import Words, add_masks
+from sketchfed.secure.masks import MaskWords, add_masks
 from sketchfed.secure.transcript import Transcript
 
 
@@ -50,7 +50,7 @@ class Recovery:
         return found
 
     def _valid(self, secret: Secret, dealer: int) -> dict[int, bytes]:
-        """As many shares as the threshold asks for, by holder, each as its dealer committed to it."""
+        """As many valid shares as the threshold requires, by holder. A share is valid if its dealer committed to it."""
         terms, dealing = self._transcript.terms, self._dealt[dealer]
         valid: dict[int, bytes] = {}
         for holder in terms.neighbours_of(dealer):
@@ -67,16 +67,16 @@ class Recovery:
 
     def unmask(
         self,
-        words: Words,
+        words: MaskWords,
         *,
         seeds: Mapping[int, bytes],
         left: Mapping[int, bytes],
         pairs: Mapping[int, Mapping[int, bytes]],
     ) -> None:
-        """Take from a sum the own masks of survivors, by their seeds, and the masks that they share with those who left.
+        """Remove from a sum the survivors' own masks, by their seeds, and the masks that they share with clients that left.
 
         `left` are the private keys of the latter. `pairs` are the keys of single masks, by survivor, with clients that dealt
-        wrongly. What two survivors share has cancelled already.
+        wrongly. Masks between two survivors have cancelled already.
         """
         added: list[bytes] = []
         subtracted = [self_key(seed, self._transcript, client) for client, seed in seeds.items()]

@@ -1,4 +1,4 @@
-"""The server's part in a secure sum: it carries keys and sealed shares between clients, adds what is masked, opens the sum."""
+"""The server's part in a secure sum: it passes keys and sealed shares on, adds masked values, and opens the sum."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -38,7 +38,7 @@ _PROBE = KeyAgreement(bytes(range(KEY)))  # no secret: it only finds keys of sma
 
 
 class SecureSum(NamedTuple):
-    """What a secure sum gives: the integers `(size,)` modulo 2^bits, and the clients that are in them."""
+    """The result of a secure sum: the integers `(size,)` modulo 2^bits, and the clients that are in them."""
 
     total: Tensor
     survivors: tuple[int, ...]
@@ -47,13 +47,13 @@ class SecureSum(NamedTuple):
 class SecureServer:
     """One secure sum, from the first request to the total.
 
-    `requests` are those of `stage`; `receive` takes the replies and moves on. A client whose reply is missing or unacceptable
-    is left out from there on, and `reasons` says why; if it had sent its masked values before, they stay in the sum. Where too
-    few are left, or a secret could not be opened any more, `receive` raises `SecureSumError`: before anybody was asked to
-    reveal anything, if that was foreseeable. A client that dealt its shares wrongly is found out, and the stage "recover" does
-    without it.
+    `requests` are those of `stage`. `receive` takes the replies and moves on. A client whose reply is missing or unacceptable
+    is left out from then on, and `reasons` says why. If it has already sent its masked values, they stay in the sum. If too few
+    clients are left, or a secret can no longer be opened, `receive` raises `SecureSumError`. If this can be foreseen, it
+    happens before anybody is asked to reveal anything. A client that dealt its shares wrongly is found, and the stage "recover"
+    does without it.
 
-    `directory` holds the public identities of clients; the server checks by it what clients will check anyway. Clients in
+    `directory` holds the public identities of clients. The server uses it to check what clients will check anyway. Clients in
     `without` are asked nothing, for the reasons given: they made another attempt at the same sum fail.
     """
 
@@ -68,7 +68,7 @@ class SecureServer:
         )
         self.result: SecureSum | None = None
         self.asked_to_open = False
-        """Whether clients were asked for what opens the sum: from then on they must assume that it was opened."""
+        """Whether clients were asked to open the sum. From then on they must assume that it was opened."""
         self._directory = directory
         self._keys: dict[int, Advertised] = {}
         self._transcript = Transcript(terms, b"")
@@ -85,7 +85,7 @@ class SecureServer:
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """Whose masked values are in the sum, should it be opened."""
+        """The clients whose masked values are in the sum, if it is opened."""
         return tuple(sorted(self._values))
 
     @property
@@ -94,7 +94,7 @@ class SecureServer:
         return tuple(self.requests)
 
     def receive(self, replies: Mapping[int, bytes], complaints: Mapping[int, str] = _NOBODY) -> None:
-        """Take the replies to `requests`. `complaints` says what the transport knows of those who did not answer."""
+        """Take the replies to `requests`. `complaints` says what the transport knows about clients that did not answer."""
         if self.stage is None:
             raise SecureSumError("this sum is finished or was abandoned; start another.")
         stage, asked, self.requests = self.stage, list(self.requests), {}
@@ -220,7 +220,7 @@ class SecureServer:
         self._consents[client] = body
 
     def _ask_unmask(self) -> dict[int, bytes]:
-        """Pass on enough signatures of the committee, if the answers can suffice."""
+        """Pass on enough signatures of the committee, if the answers can be enough."""
         signed = {member: self._consents[member] for member in self.terms.committee if member in self._consents}
         if len(signed) < self.terms.threshold:
             raise SecureSumError(
@@ -242,7 +242,7 @@ class SecureServer:
         return {client: self._request("unmask", self._signatures_for(client, signed)) for client in sorted(self._consents)}
 
     def _signatures_for(self, client: int, signed: Mapping[int, bytes]) -> bytes:
-        """The signatures that a client needs beside its own, and no more."""
+        """The signatures that a client needs besides its own, and no more."""
         others = [member for member in signed if member != client]
         enough = others[: self.terms.threshold - (client in signed)]
         return laid_out(self.terms.witnesses_of(client), {member: signed[member] for member in enough})
@@ -258,7 +258,7 @@ class SecureServer:
         self._shares[client] = shares
 
     def _open(self) -> dict[int, bytes]:
-        """Open what is left to open. If somebody dealt wrongly, ask its neighbours for their masks with it."""
+        """Open everything that is left to open. If somebody dealt wrongly, ask its neighbours for their masks with it."""
         recovery = Recovery(self._transcript, self._keys, self._dealt, self._shares)
         needed = self._to_open(told=self._seeds)
         self._seeds |= recovery.opened(Secret.SEED, [client for client in needed if client in self._values])
@@ -339,7 +339,7 @@ class SecureServer:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _to_open(self, *, told: Collection[int]) -> list[int]:
-        """Whose secrets must come from shares: survivors that did not tell their seed, and those whose masks others added."""
+        """The clients whose secrets must come from shares: survivors that did not reveal their seed, and those that left."""
         told, survivors = frozenset(told), frozenset(self._values)
         silent = [client for client in self._values if client not in told]
         left = [client for client in self._dealt if client not in survivors]
@@ -355,7 +355,7 @@ class SecureServer:
         return sum(peer in among for peer in self.terms.neighbours_of(client))
 
     def _connected(self, clients: Iterable[int], stage: Stage) -> list[int]:
-        """Those of the clients who have enough neighbours among themselves to go on."""
+        """The clients that have enough neighbours among themselves to go on."""
         left = set(clients)
         while few := {client for client in left if self._count_near(client, left) + 1 < self.terms.threshold}:
             self._leave_out(few, stage, "too few of its neighbours are left to open its secrets.")

@@ -1,4 +1,4 @@
-"""One client of one secure sum as an object: it knows which stage comes next and never answers one twice."""
+"""One client of one secure sum as an object. It knows which stage comes next and never answers one twice."""
 
 from collections.abc import Container, Mapping
 
@@ -46,17 +46,17 @@ class SecureClient:
         *,
         joined: Container[bytes] = (),
     ) -> "tuple[SecureClient, Packet]":
-        """The client, and its answer to the request that carried the terms; `joined` as for `advertise`."""
+        """Make the client, and its answer to the request with the terms. `joined` has the same meaning as in `advertise`."""
         state, reply = advertise(terms, client, identity, secret, joined=joined)
         return cls(state, directory), reply
 
     def to_bytes(self) -> bytes:
-        """All of it, private keys included: for a client whose process ends between two stages, and for nobody else."""
+        """Everything, including private keys, for a client whose process ends between two stages. Nobody else may get it."""
         return kept.to_bytes(self.state, self._directory)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "SecureClient":
-        """The client that `to_bytes` kept; `SecureSumError` if the bytes are damaged or of another version."""
+        """Restore the client that `to_bytes` stored. Raises `SecureSumError` if the bytes are damaged or of another version."""
         return cls(*kept.from_bytes(data))
 
     @property
@@ -66,11 +66,11 @@ class SecureClient:
 
     @property
     def stage(self) -> Stage | None:
-        """The stage that it answers next; None after the last or after a refusal. Most sums end before "recover"."""
+        """The next stage that it answers. None after the last one or after a refusal. Most sums end before "recover"."""
         return _NEXT.get(type(self.state))
 
     def answer(self, request: Packet, values: Tensor | None = None) -> Packet:
-        """The reply to any request after the first. `values` are needed at stage "masked" only."""
+        """Answer any request after the first. `values` are needed only at stage "masked"."""
         try:
             self.state, reply = self._answered(request, values)
         except SecureSumError:

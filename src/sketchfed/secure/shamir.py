@@ -17,7 +17,7 @@ SHARE = 32
 
 
 def field_elements(seed: bytes) -> Iterator[bytes]:
-    """Uniform elements from the ChaCha20 stream of 32 secret bytes; what is not below the prime is rejected."""
+    """Uniform field elements from the ChaCha20 stream of 32 secret bytes. Values that are not below the prime are rejected."""
     stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()
     while True:
         drawn = stream.update(bytes(SHARE))
@@ -26,7 +26,7 @@ def field_elements(seed: bytes) -> Iterator[bytes]:
 
 
 def deal(secret: bytes, *, threshold: int, points: Sequence[int], seed: bytes) -> list[bytes]:
-    """A share at each of the points, 1 and above, any `threshold` of which give back the secret and fewer say nothing of it.
+    """Deal a share at each of the points, 1 and above. Any `threshold` shares give the secret, and fewer reveal nothing.
 
     The other coefficients of the polynomial come from `seed`, which must be secret and used for nothing else.
     """
@@ -46,7 +46,7 @@ def _at(point: int, coefficients: Sequence[int]) -> int:
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """The secret of exactly as many shares, by point, as the threshold; wrong shares give a wrong secret, without notice."""
+    """Combine exactly `threshold` shares, by point, into the secret. Wrong shares give a wrong secret without an error."""
     weights = _weights(tuple(shares))
     values = (int.from_bytes(share, "little") for share in shares.values())
     return (sum(weight * value for weight, value in zip(weights, values, strict=True)) % PRIME).to_bytes(SHARE, "little")

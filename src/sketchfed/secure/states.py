@@ -13,7 +13,7 @@ from sketchfed.secure.transcript import Transcript
 
 
 class Peer(NamedTuple):
-    """What a client keeps of a neighbour: who it is, what it advertised, and the key of what it seals for this client."""
+    """What a client keeps about a neighbour: who it is, what it advertised, and the key for what it seals for this client."""
 
     identity: bytes
     mask: bytes
@@ -22,7 +22,7 @@ class Peer(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A neighbour's secrets as far as they are in these hands: of these two shares at most one ever leaves them."""
+    """The shares of a neighbour's two secrets that this client holds. It reveals at most one of them."""
 
     mask_share: bytes
     seed_share: bytes
@@ -74,7 +74,7 @@ class Masked(Informed):
     pairs: Mapping[int, bytes] = field(repr=False)
     """The key of the mask with each neighbour."""
     held: Mapping[int, Held] = field(repr=False)
-    """The shares for this client, of each neighbour whose sealed shares it could open."""
+    """The shares of each neighbour whose sealed shares this client could open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Consented(Informed):
 
 @dataclass(frozen=True, kw_only=True)
 class Told(SumState):
-    """After `unmask`. What is left serves one purpose: to do without a neighbour that dealt its shares wrongly."""
+    """After `unmask`. What is left serves only to open the sum without a neighbour that dealt its shares wrongly."""
 
     transcript: Transcript
     peers: Mapping[int, Peer] = field(repr=False)
@@ -99,4 +99,4 @@ class Told(SumState):
 
 @dataclass(frozen=True, kw_only=True)
 class Done(SumState):
-    """After `recover`, or after a refusal: nothing secret is left, and nothing will be answered."""
+    """After `recover`, or after a refusal. No secrets are left, and nothing will be answered."""

@@ -18,12 +18,12 @@ from sketchfed.wire import Bits, Packet, expect_kind, pack, tensor_named
 KIND = "secure.keys"
 _FORM = struct.Struct("<B16sQQBIIII")
 VERSION = 2
-"""Of the protocol. Version 1 bound nothing to the keys that clients had seen."""
+"""The version of the protocol. Version 1 bound nothing to the keys that clients had seen."""
 _MOST_ID, _MOST_ROUND, _MOST_SIZE, _MOST_CLIENTS = 2**62, 2**63, 2**31 - 1, 10**6
 
 
 class Gap(NamedTuple):
-    """A stretch of the ring in which too few survive."""
+    """A stretch of the ring in which too few clients survive."""
 
     width: int
     left: int
@@ -99,7 +99,10 @@ class Terms:
 
     @classmethod
     def from_packet(cls, packet: Packet) -> "Terms":
-        """The terms that a server proposes: `WireError` if they cannot be read, `SecureSumError` if nobody may accept them."""
+        """Read the terms that a server proposes.
+
+        Raises `WireError` if they cannot be read, and `SecureSumError` if nobody may accept them.
+        """
         fixed = tensor_named(expect_kind(packet, KIND), "terms", shape=(_FORM.size,), dtype=torch.uint8).numpy().tobytes()
         if fixed[0] != VERSION:
             raise SecureSumError(
@@ -117,10 +120,10 @@ class Terms:
         return _read(fixed, gaps.packed, gaps.shape[0], gaps.bits)
 
     def demand(self, **expected: object) -> "Terms":
-        """These terms, if they are what a client expects; else `SecureSumError`.
+        """Return these terms if they are what a client expects. Otherwise raise `SecureSumError`.
 
-        What is named must be equal, but `least`, `threshold`, `neighbours` and `spread` may also be higher than expected: that
-        only protects better.
+        Named values must be equal. Only `least`, `threshold`, `neighbours` and `spread` may be higher than expected, because
+        that protects better.
         """
         for name, value in expected.items():
             own = getattr(self, name)
@@ -133,7 +136,7 @@ class Terms:
 
     @cached_property
     def complete(self) -> bool:
-        """Whether everybody is everybody's neighbour."""
+        """Whether all clients are neighbours of each other."""
         return self.neighbours == len(self.clients) - 1
 
     def neighbours_of(self, client: int) -> tuple[int, ...]:
@@ -150,7 +153,7 @@ class Terms:
 
     @cached_property
     def committee(self) -> tuple[int, ...]:
-        """The clients whose signatures settle who is in the sum: all in a complete graph, the first k + 1 on a ring.
+        """The clients whose signatures decide who is in the sum: all in a complete graph, the first k + 1 on a ring.
 
         One committee for all clients leaves no room for two lists. If neighbourhoods compared lists only among themselves, a
         lying server could show different lists to distant parts of a ring.
@@ -162,10 +165,10 @@ class Terms:
         return tuple(member for member in self.committee if member != client)
 
     def gap(self, survivors: Iterable[int]) -> "Gap | None":
-        """Where the ring might fall apart with these survivors; None if it holds together.
+        """Where the ring might fall apart with these survivors. None if it holds together.
 
-        Clients that are at most neighbours/2 places apart on the ring share a mask. So the sum cannot be split as long as an
-        honest survivor sits among any neighbours/2 clients in a row. `spread` is one more than the colluders that sit there.
+        Clients that are at most neighbours/2 places apart on the ring share a mask. So the sum cannot be split as long as there
+        is an honest survivor among any neighbours/2 clients in a row. `spread` is one more than the number of colluders there.
         """
         if self.complete:
             return None

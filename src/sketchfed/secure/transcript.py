@@ -1,4 +1,4 @@
-"""What a client has seen of a sum: the terms, and everybody's keys as one hash, in which it finds its own.
+"""What a client has seen of a sum: the terms, and one hash over the keys of all clients, which covers its own keys.
 
 A server that shows two clients different keys shows them different transcripts. Every mask, sealed share and signature after
 the first stage is bound to the transcript, so the two clients no longer understand each other, and neither helps to open the

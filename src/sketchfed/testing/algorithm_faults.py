@@ -1,11 +1,13 @@
-"""Runs of the tiny federation in which a client fails in every round, and which may be interrupted."""
+"""Runs of the tiny federation in which a client fails in every round, and which may be interrupted or refused."""
 
+import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import pytest
 import torch
 
 from sketchfed import vectors
@@ -21,7 +23,7 @@ from sketchfed.runs.loop import Loop
 from sketchfed.runs.workload import Workload, from_objects
 from sketchfed.testing.algorithm_cases import CLIENTS, Protected, clients_data, module, working
 from sketchfed.testing.federation import Tap
-from sketchfed.testing.spoiled import SPOILED
+from sketchfed.testing.spoiled import spoiled_in_turn
 
 ROUNDS = 3
 ABSENT, SPOILT = 1, 2
@@ -37,10 +39,14 @@ class StoppedError(Exception):
 class Faults:
     """What goes wrong: the last client that replies fails, in a stage of its own in each round."""
 
+    turn: int | None = None
+    """Which way of spoiling a reply is taken. If None, the client is absent instead."""
     interrupted: bool = False
     """Whether everything stops in the last round, after clients have worked and before the server has what they sent."""
     failed: dict[int, tuple[str, int]] = field(default_factory=dict)
     """By round, the stage in which a client failed, and the client."""
+    asked: list[str] = field(default_factory=list)
+    """The stage of every call to clients, also of calls that were never answered."""
 
     def changed(self, replies: dict[int, bytes], stage: str, index: int) -> dict[int, bytes]:
         """The replies to one call as they arrive."""
@@ -52,9 +58,11 @@ class Faults:
         last = max(replies)
         self.failed[index] = stage, last
         others = {client: reply for client, reply in replies.items() if client != last}
-        if index == ABSENT:
+        if index == ABSENT or (sends and self.turn is None):
             return others
-        return others | {last: SPOILED["another shape" if sends else "torn"](replies[last]) or b""}
+        if not sends:
+            return others | {last: replies[last][:-1]}
+        return others | {last: spoiled_in_turn(replies[last], self.turn or 0, masked=stage == "masked")}
 
 
 class FaultyHost(LocalHost):
@@ -67,6 +75,7 @@ class FaultyHost(LocalHost):
 
     def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
         tap = Tap(super().begin(config, participant, start))
+        self.faults.asked = tap.stages
         tap.tamper = lambda replies: self.faults.changed(replies, tap.stages[-1], self.round())
         return tap
 
@@ -124,15 +133,26 @@ def config_of(algorithm: Algorithm, protected: Protected) -> Config:
     return load_config(config)
 
 
-def whole(config: Config) -> FaultyRun:
-    """A run from its first round to its last. What cannot work is refused before the first one."""
-    exchanges, faults = list[Exchange](), Faults()
+def whole(config: Config, turn: int) -> FaultyRun:
+    """A run from its first round to its last. `turn` says in which way a reply is spoiled."""
+    exchanges, faults = list[Exchange](), Faults(turn=turn)
     result = _loop(config, faults, exchanges.extend).finish()
     return FaultyRun(result=result, exchanges=exchanges, failed=faults.failed)
 
 
+def check_refused(algorithm: Algorithm, protected: Protected, reason: str) -> None:
+    """Check that a run is refused with this reason, and that no client was sent anything before."""
+    faults = Faults()
+    with pytest.raises(InputError, match=re.escape(reason)):
+        _loop(config_of(algorithm, protected), faults).finish()
+    assert not faults.asked, f"it is refused too late: clients had been asked for {', '.join(dict.fromkeys(faults.asked))}"
+
+
 def interrupted(config: Config, folder: Path) -> Run:
-    """The same run, interrupted in its last round and resumed from its folder."""
+    """The same run, interrupted in its last round and resumed from its folder.
+
+    The client whose reply was spoiled there is absent.
+    """
     try:
         _loop(config, Faults(interrupted=True)).keep_in(RunFolder.create(folder)).finish()
     except StoppedError:

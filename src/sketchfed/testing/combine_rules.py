@@ -13,7 +13,7 @@ from sketchfed.testing.suite import Suite, only
 
 CLIENTS, SIZE = 15, 40
 
-Attack = Callable[[Tensor, int], Tensor]
+Corruption = Callable[[Tensor, int], Tensor]
 """Returns the vectors of attackers, from those of the honest clients and the number of attackers."""
 
 
@@ -22,7 +22,7 @@ def _rows(count: int = CLIENTS, seed: int = 0) -> Tensor:
     return torch.randn(count, SIZE, generator=generator) + 3 * torch.randn(SIZE, generator=generator)
 
 
-def _scaled(factor: float) -> Attack:
+def _scaled(factor: float) -> Corruption:
     return lambda honest, count: factor * honest.mean(0) + torch.zeros(count, 1)
 
 
@@ -34,7 +34,7 @@ def _close(honest: Tensor, count: int) -> Tensor:
     return honest.mean(0) + 2 * (honest[0] - honest.mean(0)) + torch.zeros(count, 1)
 
 
-ATTACKS: dict[str, Attack] = {
+ATTACKS: dict[str, Corruption] = {
     "-9 times": _scaled(-9.0),
     "-90 times": _scaled(-90.0),
     "1e15 times": _scaled(1e15),

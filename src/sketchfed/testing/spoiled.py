@@ -13,7 +13,7 @@ from torch import Tensor
 from sketchfed.wire import Bits, Packet, pack, unpack
 
 Spoil = Callable[[bytes], bytes | None]
-"""What becomes of a reply; None where this way of spoiling does not apply."""
+"""Returns the spoiled reply. None if this way of spoiling does not apply to it."""
 
 
 def _packet(edit: Callable[[Packet], Packet]) -> Spoil:
@@ -59,3 +59,13 @@ SPOILED: dict[str, Spoil] = {
     "not a number": _not_finite,
     "1e30": _wild,
 }
+
+
+def spoiled_in_turn(reply: bytes, turn: int, *, masked: bool = False) -> bytes:
+    """Return the reply, spoiled in one of the ways that apply to it. Other turns take other ways.
+
+    Nobody reads the round and the number of clients in the header of a masked reply. Its terms say to which sum it belongs.
+    """
+    ways = [spoil for way, spoil in SPOILED.items() if not masked or way not in ("another round", "many clients")]
+    applied = [spoiled for spoil in ways if (spoiled := spoil(reply)) is not None]
+    return applied[turn % len(applied)]

@@ -37,6 +37,20 @@ class Suite:
     example: ClassVar[str]
     """What the attribute could hold."""
 
+    def __init_subclass__(cls) -> None:
+        """Leave out checks that apply to none of the parts, so that pytest does not show them as skipped."""
+        super().__init_subclass__()
+        if not hasattr(cls, "attribute") or not hasattr(cls, cls.attribute):
+            return
+        suite = cls()
+        try:
+            parts = list(suite.cases().values())
+        except InputError:
+            return  # pytest shows it when it collects the checks
+        for name, check in _checks(cls):
+            applies = any(_applies(check)(suite, part) for part in parts)
+            setattr(cls, name, check if applies else None)
+
     def cases(self) -> dict[str, Any]:
         """The parts by the names of their tests. Raises `InputError` if there are none, or if one is something else."""
         parts = self._named()
@@ -91,7 +105,7 @@ class Suite:
         """Gives every check its parts."""
         if self.argument not in metafunc.fixturenames:
             return
-        applies = getattr(metafunc.function, "applies", lambda suite, part: True)
+        applies = _applies(metafunc.function)
         chosen = {name: part for name, part in self._cases_to_collect().items() if applies(self, part)}
         metafunc.parametrize(self.argument, list(chosen.values()), ids=list(chosen))
 
@@ -101,9 +115,14 @@ def demands(suite: type[Suite]) -> dict[str, str]:
     return {name: " ".join((inspect.getdoc(check) or "").split("\n\n")[0].split()) for name, check in _checks(suite)}
 
 
-def _checks(suite: type[Suite]) -> Iterator[tuple[str, object]]:
-    names = dict.fromkeys(name for kind in _in_order(suite) for name in vars(kind) if name.startswith("test_"))
-    yield from ((name, getattr(suite, name)) for name in names)
+def _applies(check: Callable[..., None]) -> Callable[[Any, Any], bool]:
+    return getattr(check, "applies", lambda suite, part: True)
+
+
+def _checks(suite: type[Suite]) -> Iterator[tuple[str, Callable[..., None]]]:
+    """The checks of a suite by name, also those that a class in between has left out."""
+    for name in dict.fromkeys(name for kind in _in_order(suite) for name in vars(kind) if name.startswith("test_")):
+        yield name, next(found for kind in suite.__mro__ if (found := vars(kind).get(name)) is not None)
 
 
 def _in_order(suite: type[Suite]) -> Iterator[type]:

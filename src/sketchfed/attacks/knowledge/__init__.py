@@ -1,7 +1,7 @@
 """What an adversary learns from the messages of each algorithm.
 
-An algorithm without an entry is not applicable to attacks on single updates: nobody has said what its messages reveal, and a
-guess would be wrong for some rule (a median is no mean). Subclasses do not inherit an entry for the same reason.
+Attacks on single updates do not apply to an algorithm without an entry. Nobody has said what its messages reveal, and a default
+would be wrong for some rule (a median is no mean). For the same reason, subclasses do not inherit an entry.
 
 A package that announces an algorithm announces what it reveals under the same name:
 
@@ -43,7 +43,7 @@ KNOWLEDGE: dict[type[Algorithm], type[Knowledge]] = {  # type: ignore[type-arg]
     Dbcl: DbclKnowledge,
     Dome: DomeKnowledge,
 }
-"""By algorithm. A module of your own that nobody installs adds its entry here."""
+"""The entries by algorithm. A module that is not installed as a package adds its entry here."""
 
 ANNOUNCED: Registry[type[Knowledge]] = Registry("knowledge", {}, group="sketchfed.knowledge", base=Knowledge)  # type: ignore[type-arg]
 """What installed packages announce, by the name of the algorithm in the registry of algorithms."""
@@ -55,7 +55,7 @@ def is_known(algorithm: Algorithm) -> bool:
 
 
 def knowledge_of(algorithm: Algorithm) -> Knowledge:  # type: ignore[type-arg]
-    """What the messages of an algorithm reveal; `InputError` if nobody has said, or if what was announced cannot be used."""
+    """What the messages of an algorithm reveal. Raises `InputError` if nobody has said, or if the entry cannot be used."""
     kind = type(algorithm)
     name = ALGORITHMS.name_of(kind)
     found = KNOWLEDGE.get(kind) or (ANNOUNCED[name] if name in ANNOUNCED.names() else None)

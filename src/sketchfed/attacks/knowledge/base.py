@@ -60,10 +60,10 @@ class Knowledge(ABC, Generic[Known]):
 
 @dataclass(frozen=True)
 class OnlyHeard(Knowledge[Known]):
-    """What is known if the server does not average: single replies reveal what they always do, and broadcasts nothing.
+    """What is known if the server does not average: single replies reveal what they always do, and broadcasts reveal nothing.
 
-    A median or a chosen reply is a change of nobody, or of somebody whom only the server knows. What it reveals about the mean
-    has no formula.
+    A median is nobody's change. A chosen reply is the change of somebody whom only the server knows. There is no formula for
+    what they reveal about the mean.
     """
 
     known: Knowledge[Known]
@@ -92,7 +92,7 @@ def by_code(algorithm: Algorithm, packet: Packet, dim: int, context: RoundContex
 
 
 def spread(known: LinearMap | None, dim: int) -> float:
-    """‖A‖²_F/size, estimated: the variance of each number after a map, for noise of variance 1 in each coordinate before it."""
+    """Estimate ‖A‖²_F/size: the variance of each number after the map A, for noise of variance 1 per coordinate before it."""
     if known is None:
         return 1.0
     probes = torch.randn(_PROBES, dim, generator=torch.Generator().manual_seed(0))

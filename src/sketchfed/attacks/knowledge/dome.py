@@ -1,4 +1,4 @@
-"""What DOME reveals: coordinates in a subspace that everybody can rebuild, of single changes and of their mean."""
+"""What DOME reveals: the coordinates of single changes and of their mean, in a subspace that everybody can rebuild."""
 
 from sketchfed.algorithms import Dome, Replica, RoundContext
 from sketchfed.attacks.knowledge.base import Heard, Knowledge, by_code

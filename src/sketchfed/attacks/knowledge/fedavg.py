@@ -11,10 +11,10 @@ from sketchfed.wire import Packet
 
 
 class FedAvgKnowledge(Knowledge[FedAvg]):
-    """Replies are read through the linear map of the codec, if it declares one, else as what it decodes from one packet.
+    """Replies are read through the codec's linear map, if it declares one, or else as what it decodes from one packet.
 
-    A codec that sends the largest coordinates reveals that the others are small, so what it decodes is taken as it is. Error
-    feedback adds leftovers of earlier rounds to a reply, and they are in what is heard.
+    A codec that sends the largest coordinates also reveals that the others are small, so what it decodes is used unchanged.
+    With error feedback, a reply contains errors of earlier rounds, and so does what is heard.
     """
 
     def heard(self, packet: Packet, dim: int, context: RoundContext) -> Heard:

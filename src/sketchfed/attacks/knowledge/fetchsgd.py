@@ -1,4 +1,4 @@
-"""What FetchSGD reveals: tables of single changes to the server, and to clients only what many rounds added up to."""
+"""What FetchSGD reveals: the server sees tables of single changes, and clients see only sums over many rounds."""
 
 from sketchfed.algorithms import FetchSgd, Replica, RoundContext
 from sketchfed.attacks.knowledge.base import Heard, Knowledge, by_code

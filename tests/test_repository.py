@@ -254,8 +254,7 @@ def test_no_module_of_the_library_knows_the_lab():
 def test_no_two_public_classes_or_types_have_the_same_name():
     """Names without a leading underscore, of classes and of types such as `Unit = Literal[...]` at the top of a module.
 
-    Short names for arrays and type variables belong to their own module. `Count` is a sketch, and still the type of the
-    functions that count a model's numbers in nodes/sizes.py.
+    Short names for arrays and type variables belong to their own module.
     """
     homes: dict[str, list[str]] = {}
     for file in sorted((ROOT / "src" / "sketchfed").rglob("*.py")):
@@ -267,7 +266,7 @@ def test_no_two_public_classes_or_types_have_the_same_name():
         for name in (name for name in names if name[0].isupper()):
             homes.setdefault(name, []).append(str(file.relative_to(ROOT)))
     assert len(homes) > 250
-    assert {name: files for name, files in homes.items() if len(files) > 1}.keys() <= {"Count"}
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
 def test_the_library_asserts_nothing():

@@ -15,7 +15,7 @@ _COPIES = 8
 """The weights, their gradient, the change, the replica, and what is packed, unpacked and kept of them."""
 _LAYERS = 10_000
 
-Count = Callable[[Sequence[int], int, Mapping[str, Any]], int | None]
+ParameterCount = Callable[[Sequence[int], int, Mapping[str, Any]], int | None]
 
 
 def parameters_of(name: str, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> int | None:
@@ -70,7 +70,7 @@ def _affine(shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> i
     return _dense([math.prod(shape), outputs])
 
 
-def _convolutional(kernels: Sequence[tuple[int, int, int]], pools: Sequence[bool], hidden: Sequence[int]) -> Count:
+def _convolutional(kernels: Sequence[tuple[int, int, int]], pools: Sequence[bool], hidden: Sequence[int]) -> ParameterCount:
     """Convolutions of (channels, side of the kernel, padding), each followed by pooling or not, then dense layers."""
 
     def count(shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> int | None:
@@ -86,7 +86,7 @@ def _convolutional(kernels: Sequence[tuple[int, int, int]], pools: Sequence[bool
     return count
 
 
-_COUNTS: dict[str, Count] = {
+_COUNTS: dict[str, ParameterCount] = {
     "mlp": _mlp,
     "logistic": _affine,
     "linear": _affine,

@@ -1,8 +1,8 @@
 """The exact ε of discrete noise, from the probabilities of all outcomes.
 
-For one vector v that a unit adds, Σ [P(y) − e^ε·Q(y)]₊ over all y is the smallest δ at ε (Canonne, Kamath & Steinke 2020, Thm 7, is
-that sum for one number). Several releases with the same v compose by convolution of their privacy losses (Koskela et al. 2020).
-So `exact_epsilon` is the truth for v. For a unit that may add any v up to a length it is a lower bound, and the truth if
+For one vector v that a unit adds, Σ [P(y) − e^ε·Q(y)]₊ over all y is the smallest δ at ε (Canonne, Kamath & Steinke 2020, Thm
+7, is that sum for one number). Several releases with the same v compose by convolution of their privacy losses (Koskela et al.
+2020). So `exact_epsilon` is the truth for v. For a unit that may add any v up to a length it is a lower bound, and the truth if
 the worst v is among those tried. Nothing here is taken from the accountant.
 """
 
@@ -29,7 +29,8 @@ def joint(parts):
 
 def neighbours(deviation, shift, sampling=1.0, shares=1):
     """Outcomes' probabilities without a unit and with it, where the unit adds `shift` with this probability."""
-    reach = math.ceil(9 * deviation * math.sqrt(shares)) if len(shift) > 2 else None  # there are many vectors
+    whole = deviation * math.sqrt(shares)
+    reach = math.ceil(9 * whole) if len(shift) > 2 else math.ceil(14 * whole) + 30 + max(shift)  # three make many vectors
     without = joint([masses(deviation, shares, reach=reach) for _ in shift])
     moved = joint([masses(deviation, shares, mean, reach) for mean in shift])
     return without, (1 - sampling) * without + sampling * moved

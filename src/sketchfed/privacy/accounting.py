@@ -156,7 +156,7 @@ def _counted(charge: Charge, replace_one: bool) -> tuple[Charge, float] | None:
 
 
 def _moved(deviation: float, multiplier: float, size: int, replace_one: bool) -> int:
-    """How many of `size` integers one unit can change: a vector v has at most |v|² that are not 0, and two vectors twice that."""
+    """How many of `size` integers one unit can change: a vector v has at most |v|² that are not 0, and two have twice that."""
     return min(size, largest_square(deviation, multiplier) * (2 if replace_one else 1))
 
 

@@ -158,7 +158,26 @@ def test_noise_that_is_charged_too_much_is_warned_of(caplog):
     DiscreteGaussian(deviation=1.0, scale=1.0, **made).charge(50)
     assert [record.message.count("raise scale and deviation together") for record in caplog.records] == [1, 1]
     caplog.clear()
-    DiscreteGaussian(deviation=3.0, scale=10.0, **made).charge(4)
+    DiscreteGaussian(deviation=3.0, scale=10.0, **made).charge(12)
     DiscreteGaussian(deviation=2.0, scale=1.0, **made).charge(1)
     DiscreteGaussian.planned(size=4, clip=1.0, multiplier=0.02, clients=3, least=1).charge(1)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("longest", "sampling", "times"),
+    [(10, 0.001, 2_000), (10, 0.02, 300), (20, 0.001, 1_000), (50, 0.0001, 300), (50, 0.02, 20)],
+)
+def test_noise_of_ten_steps_is_charged_at_most_a_fiftieth_too_much_where_sampling_counts_most(longest, sampling, times):
+    """Rare units make ε depend most on the noise. All that is planned has 10 integer steps or more."""
+    exact = exact_epsilon(*neighbours(10.0, (longest,), sampling), DELTA, times)
+    charged = epsilon_of({coarse(10.0, longest, sampling, size=10**6): times}, claim())
+    assert exact <= charged <= 1.02 * exact
+
+
+def test_weak_sampled_noise_is_charged_as_sampled_up_to_an_epsilon_of_two_hundred():
+    """300 releases with noise of a quarter of the clip, which one example in fifty was in. Unsampled ones have ε = 2,700."""
+    deviation, longest = 60.0, 240
+    exact = exact_epsilon(*neighbours(deviation, (longest,), 0.02), DELTA, 300)
+    charged = epsilon_of({coarse(deviation, longest, 0.02): 300}, claim())
+    assert 90 < exact <= charged <= 1.02 * exact

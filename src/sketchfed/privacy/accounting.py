@@ -35,7 +35,7 @@ _SMALLEST, _LARGEST = 0.02, 1e6  # multipliers that calibration tries
 _COARSE = 12.0  # integer steps: below, it pays to try more than one bound
 _COARSE_SLACK = 2e-4  # of all releases together: so little that the smallest usual ε can bear it
 _LEAST_COUNTED = 0.05  # multiplier, as for sampled noise
-_LEAST_SAMPLED, _MOST_PULL = 0.05, 3e3  # beyond, ε is in the hundreds, and sampling is not worth the grid that it takes
+_LEAST_SAMPLED, _MOST_PULL = 0.05, 1e4  # beyond, ε is in the hundreds, and sampling is not worth the grid that it takes
 
 
 def accounted(claim: Claim, charges: Mapping[Charge, int] | Sequence[Charge]) -> Claim:

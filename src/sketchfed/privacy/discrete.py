@@ -24,8 +24,8 @@ _LEAST_DEVIATION = 0.5  # below, a sum of shares is not close to one discrete Ga
 _ROUNDING_TRIES = 64
 _ROOM = 2.0**-30  # relative, for the rounding errors of a sum of squares in float64
 _WRAP_ODDS = 1e-3
-_MOST_INFLATION, _FINE_DEVIATION, _FINE_SUM = 1.01, 3.0, 8.0
-_LEAST_NEAR, _NEAR = 2.0, 6.0  # integer steps of a share, and of a sum for which no outcomes are counted
+_MOST_INFLATION, _FINE_DEVIATION, _FINE_SUM = 1.01, 3.0, 10.0
+_LEAST_NEAR, _NEAR = 2.0, 10.0  # integer steps of a share, and of a sum for which no outcomes are counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class DiscreteGaussian(Modular):
         At most `clients` take part, and one client adds up at most `units` clipped vectors. The scale is the largest at which
         some number of the sum wraps around with probability 0.001 at most, even if all vectors point in one direction
         (`wrap_odds`). Bits are the fewest with which rounding makes the sensitivity less than 1 % larger, a share of the
-        noise has a deviation of 3 integer steps or more, and the noise of `least` survivors together one of 8 or more; fewer
+        noise has a deviation of 3 integer steps or more, and the noise of `least` survivors together one of 10 or more; fewer
         are refused. With less, ε could be charged more than 2 % above the truth.
         """
         for name, value in (("size", size), ("clients", clients), ("least", least), ("units", units)):

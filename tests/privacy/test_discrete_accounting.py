@@ -1,11 +1,11 @@
 """ε of discrete noise against the truth, which is worked out here from the probabilities of all outcomes."""
 
 import math
-from functools import reduce
 from itertools import product
 
 import numpy as np
 import pytest
+from outcomes import exact_epsilon, masses, neighbours
 from scipy import integrate, stats
 
 from sketchfed.privacy import DiscreteGaussian, accounting
@@ -16,67 +16,6 @@ from sketchfed.privacy.smoothing import rounded_from, rounding_slack
 
 def claim(delta=1e-5, adjacency="add-remove", accountant="pld"):
     return Claim(unit="client", adjacency=adjacency, observer="server", delta=delta, accountant=accountant)
-
-
-def masses(deviation, shares=1, mean=0, reach=None):
-    """The probabilities, on −reach..reach, of a sum of as many discrete Gaussians with this deviation each."""
-    reach = reach or math.ceil(14 * deviation * math.sqrt(shares)) + 30
-    at = np.arange(-reach, reach + 1)
-    one = np.exp(-(at**2) / (2 * deviation**2))
-    one /= one.sum()
-    whole = reduce(lambda a, b: np.convolve(a, b)[reach:-reach], [one] * shares)
-    return np.roll(whole, mean) if mean else whole
-
-
-def joint(parts):
-    """The probabilities of vectors with these independent numbers."""
-    return reduce(np.multiply.outer, parts).ravel()
-
-
-def neighbours(deviation, shift, sampling=1.0, shares=1):
-    """Outcomes' probabilities without a unit and with it, where the unit adds `shift` with this probability."""
-    reach = math.ceil(9 * deviation * math.sqrt(shares)) if len(shift) > 2 else None  # there are many vectors
-    without = joint([masses(deviation, shares, reach=reach) for _ in shift])
-    moved = joint([masses(deviation, shares, mean, reach) for mean in shift])
-    return without, (1 - sampling) * without + sampling * moved
-
-
-def loss(p, q):
-    """What the privacy loss may be, and how likely it is under p."""
-    seen = (p > 1e-200) & (q > 1e-200)
-    return np.log(p[seen] / q[seen]), p[seen]
-
-
-def repeated(losses, likely, times, points=1 << 20):
-    """The distribution of a sum of this many losses, on a grid so fine that the means of all cells stay as they are."""
-    mean = float(losses @ likely)
-    spread = math.sqrt(times * float((losses - mean) ** 2 @ likely))
-    step = (2 * 16 * spread + 2 * np.abs(losses[likely > 1e-25]).max()) / points
-    kept = likely > 1e-25  # all others together are less likely than 1e-19
-    at, share = np.divmod((losses[kept] - mean) / step, 1)
-    cells = np.zeros(points)
-    np.add.at(cells, at.astype(int) % points, likely[kept] * (1 - share))
-    np.add.at(cells, (at.astype(int) + 1) % points, likely[kept] * share)
-    whole = np.fft.irfft(np.fft.rfft(cells) ** times, points)
-    index = (np.arange(points) + points // 2) % points - points // 2
-    return times * mean + index * step, np.maximum(whole, 0)
-
-
-def exact_epsilon(p, q, delta, times=1):
-    """The ε at δ of both directions, by bisection of Σ [p − e^ε·q]₊ over all outcomes."""
-    found = 0.0
-    for one, other in ((p, q), (q, p)):
-        losses, likely = loss(one, other)
-        if times > 1:
-            losses, likely = repeated(losses, likely, times)
-        low, high = 0.0, 200.0
-        while high - low > 1e-9:
-            middle = (low + high) / 2
-            above = losses > middle
-            broken = float(likely[above] @ -np.expm1(middle - losses[above]))
-            low, high = (middle, high) if broken > delta else (low, middle)
-        found = max(found, high)
-    return found
 
 
 def charge_of(deviation, shift, sampling=1.0, shares=1):

@@ -11,6 +11,7 @@ import numpy as np
 from sketchfed.caches import cached
 from sketchfed.errors import InputError
 from sketchfed.privacy.claims import Accountant, Charge, Claim, check_epsilon
+from sketchfed.privacy.counted import MOST_SQUARE, counted_loss, largest_square
 from sketchfed.privacy.divergences import (
     ALL_ORDERS,
     LEAST_DELTA,
@@ -22,7 +23,7 @@ from sketchfed.privacy.divergences import (
     sampled_loss,
     undominated,
 )
-from sketchfed.privacy.smoothing import rounded_from
+from sketchfed.privacy.smoothing import LITTLE_SLACK, rounded_from
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +32,10 @@ _PROFILES = 32  # for this many clients the privacy loss is computed one by one;
 _LEVELS = 12  # for sampled discrete noise: every other number of survivors is another multiplier
 _FACTOR = 1.0001  # between a multiplier that is too small and the one that calibration returns
 _SMALLEST, _LARGEST = 0.02, 1e6  # multipliers that calibration tries
-_LEAST_SAMPLED, _MOST_PULL = 0.05, 3e3  # beyond, ε is in the hundreds, and sampling is not worth the grid that it takes
+_COARSE = 12.0  # integer steps: below, it pays to try more than one bound
+_COARSE_SLACK = 2e-4  # of all releases together: so little that the smallest usual ε can bear it
+_LEAST_COUNTED = 0.05  # multiplier, as for sampled noise
+_LEAST_SAMPLED, _MOST_PULL = 0.05, 1e4  # beyond, ε is in the hundreds, and sampling is not worth the grid that it takes
 
 
 def accounted(claim: Claim, charges: Mapping[Charge, int] | Sequence[Charge]) -> Claim:
@@ -62,30 +66,48 @@ def worst_bound(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: C
     if claim.accountant == "rdp":
         return _worst_renyi(charges, counts, claim), "rdp"
     if not any(charge.discrete for charge in charges):
-        return _worst_continuous(charges, counts, claim), "pld"
-    rounded = _worst_rounded(charges, counts, claim)
-    if rounded is not None and claim.adjacency == "replace-one" and any(charge.sampling < 1 for charge in charges):
-        return rounded, "pld"
+        return _worst_loss(charges, counts, claim), "pld"
+    tight = _worst_discrete(charges, counts, claim)
+    if tight is not None and claim.adjacency == "replace-one" and any(charge.sampling < 1 for charge in charges):
+        return tight, "pld"
     looser = _worst_renyi(charges, counts, claim)
-    return (looser, "rdp") if rounded is None or looser < rounded else (rounded, "pld")
+    return (looser, "rdp") if tight is None or looser < tight else (tight, "pld")
 
 
-def _worst_rounded(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float | None:
-    """ε of discrete noise as that of the continuous noise from which it is rounded (`smoothing`). None if that says nothing.
+def _worst_discrete(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float | None:
+    """ε of discrete noise by privacy losses, the least of several valid bounds. None if there is none.
 
-    Where M is what was released, M' the continuous noise after rounding, and |ln M − ln M'| ≤ s for every outcome (s adds up
+    Fine noise is as good as the continuous noise from which it is rounded. Coarse noise loses some of it there: a larger slack
+    loses less, and where a unit can add few different vectors, their privacy loss is counted instead.
+    """
+    replace_one = claim.adjacency == "replace-one"
+    bounds = [_worst_rounded([_rounded(charge, replace_one, LITTLE_SLACK) for charge in charges], counts, claim)]
+    if any(charge.deviation is not None and charge.deviation < _COARSE for charge in charges):
+        releases = int((counts @ np.array([charge.steps for charge in charges])).max())
+        loose = [_rounded(charge, replace_one, max(_COARSE_SLACK / releases, LITTLE_SLACK)) for charge in charges]
+        bounds.append(_worst_rounded(loose, counts, claim))
+        counted = [_counted(charge, replace_one) or each for charge, each in zip(charges, loose, strict=True)]
+        few = sum(one is not None and one[0].discrete for one in counted) <= _LEVELS
+        if few and counted != loose and claim.delta >= LEAST_DELTA:
+            bounds.append(_worst_rounded(counted, counts, claim))
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _worst_rounded(found: Sequence[tuple[Charge, float] | None], counts: "NDArray[np.int64]", claim: Claim) -> float | None:
+    """ε of the charges that stand for those that were made, each with its slack. None if that says nothing.
+
+    Where M is what was released, M' what stands for it, and |ln M − ln M'| ≤ s for every outcome (s adds up
     over releases), P_M(E) − e^ε·Q_M(E) ≤ e^s·(P_M'(E) − e^(ε − 2s)·Q_M'(E)) for neighbours P and Q. So M keeps ε at δ
     if M' keeps ε − 2s at δ·e^−s.
     """
-    found = [_rounded(charge) for charge in charges]
     alike = [one for one in found if one is not None]
-    if len(alike) < len(charges):
+    if len(alike) < len(found):
         return None
     slack = float((counts @ np.array([each for _, each in alike])).max())
     delta = claim.delta * math.exp(-slack)
-    if slack > 1 or (delta < LEAST_DELTA and any(charge.sampling < 1 for charge in charges)):
+    if slack > 1 or (delta < LEAST_DELTA and any(charge.sampling < 1 or charge.discrete for charge, _ in alike)):
         return None
-    return _worst_continuous(_levelled([charge for charge, _ in alike]), counts, replace(claim, delta=delta)) + 2 * slack
+    return _worst_loss(_levelled([charge for charge, _ in alike]), counts, replace(claim, delta=delta)) + 2 * slack
 
 
 def _levelled(charges: Sequence[Charge]) -> Sequence[Charge]:
@@ -103,28 +125,54 @@ def _levelled(charges: Sequence[Charge]) -> Sequence[Charge]:
     return [replace(charge, multiplier=levels.get(charge.multiplier, charge.multiplier)) for charge in charges]
 
 
-def _rounded(charge: Charge) -> tuple[Charge, float] | None:
-    """The continuous charge that represents a charge of either kind, and the distance of all its releases from it."""
+def _rounded(charge: Charge, replace_one: bool, most_slack: float) -> tuple[Charge, float] | None:
+    """The continuous charge that stands for one of either kind, and how far all its releases are from it.
+
+    Only numbers that the unit moves can be far: its vector has integers and a bounded length, so it has few that are not 0.
+    """
     if not charge.discrete:
         return charge, 0.0
-    found = rounded_from(charge.deviation, charge.size) if charge.deviation is not None and charge.size is not None else None
-    if charge.deviation is None or found is None:
+    if charge.deviation is None or charge.size is None:
+        return None
+    moved = _moved(charge.deviation, charge.multiplier, charge.size, replace_one)
+    found = rounded_from(charge.deviation, moved, most_slack)
+    if found is None:
         return None
     rest, slack = found
     less = charge.multiplier * (rest / charge.deviation)
-    return Charge(multiplier=less, sampling=charge.sampling, steps=charge.steps), charge.steps * (slack + charge.slack)
+    shares = charge.slack * (moved / charge.size)
+    return Charge(multiplier=less, sampling=charge.sampling, steps=charge.steps), charge.steps * (slack + shares)
 
 
-def _worst_continuous(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float:
+def _counted(charge: Charge, replace_one: bool) -> tuple[Charge, float] | None:
+    """The same charge without slack if its privacy loss can be counted, and how far its releases are from one Gaussian each."""
+    if charge.deviation is None or charge.size is None or charge.deviation >= _COARSE or charge.multiplier < _LEAST_COUNTED:
+        return None
+    square = largest_square(charge.deviation, charge.multiplier) * (4 if replace_one else 1)
+    if square > MOST_SQUARE or (replace_one and charge.sampling < 1):
+        return None
+    moved = _moved(charge.deviation, charge.multiplier, charge.size, replace_one)
+    return replace(charge, slack=0.0), charge.steps * charge.slack * (moved / charge.size)
+
+
+def _moved(deviation: float, multiplier: float, size: int, replace_one: bool) -> int:
+    """How many of `size` integers one unit can change: a vector v has at most |v|² that are not 0, and two have twice that."""
+    return min(size, largest_square(deviation, multiplier) * (2 if replace_one else 1))
+
+
+def _worst_loss(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: Claim) -> float:
+    """By privacy losses. Charges that are still discrete are counted."""
     charges = [
         replace(charge, sampling=1.0) if charge.sampling < 1 and _hopeless(charge, int(times)) else charge
         for charge, times in zip(charges, counts.max(axis=0), strict=True)
     ]
-    plain = np.array([charge.sampling == 1 for charge in charges])
-    pulls = np.array([charge.steps / charge.multiplier**2 if charge.sampling == 1 else 0.0 for charge in charges])
+    plain = np.array([charge.sampling == 1 and not charge.discrete for charge in charges])
+    pulls = np.array(
+        [charge.steps / charge.multiplier**2 if known else 0.0 for charge, known in zip(charges, plain, strict=True)]
+    )
     if plain.all():
         return _gaussian_epsilon(float((counts @ pulls).max()), claim.adjacency == "replace-one", claim.delta)
-    return _worst_loss(charges, counts, plain, pulls, claim)
+    return _worst_composed(charges, counts, plain, pulls, claim)
 
 
 def _hopeless(charge: Charge, times: int) -> bool:
@@ -164,7 +212,7 @@ def _worst_renyi(charges: Sequence[Charge], counts: "NDArray[np.int64]", claim: 
     return float(renyi_epsilons(totals, orders, claim.delta).max())
 
 
-def _worst_loss(
+def _worst_composed(
     charges: Sequence[Charge],
     counts: "NDArray[np.int64]",
     plain: "NDArray[np.bool_]",
@@ -190,30 +238,37 @@ def _worst_loss(
             break
         if done >= _PROFILES and bounds[row] < math.inf:
             return float(max(worst, bounds[row]))
-        parts: dict[tuple[float, float], int] = {}
-        for charge, times in zip(charges, rows[row].tolist(), strict=True):
-            if charge.sampling < 1 and times:
-                key = (charge.multiplier, charge.sampling)
-                parts[key] = parts.get(key, 0) + times * charge.steps
+        parts: dict[Charge, int] = {}
+        for charge, known, times in zip(charges, plain.tolist(), rows[row].tolist(), strict=True):
+            if not known and times:
+                single = replace(charge, steps=1)
+                parts[single] = parts.get(single, 0) + times * charge.steps
         pull = float(rows[row][plain] @ pulls[plain])
         worst = max(worst, _loss_epsilon(frozenset(parts.items()), pull, claim.adjacency == "replace-one", claim.delta))
     return worst
 
 
 @cached(maxsize=4096)
-def _loss_epsilon(parts: frozenset[tuple[tuple[float, float], int]], pull: float, replace_one: bool, delta: float) -> float:
-    """ε of sampled Gaussians, each with its repetitions, and of unsampled Gaussians whose 1/z² add up to `pull`."""
+def _loss_epsilon(parts: frozenset[tuple[Charge, int]], pull: float, replace_one: bool, delta: float) -> float:
+    """ε of sampled or counted charges, each with its number of repetitions, and of Gaussians whose 1/z² add up to `pull`."""
     if not parts:
         return _gaussian_epsilon(pull, replace_one, delta)
-    grids = [interval(multiplier, sampling) for (multiplier, sampling), _ in parts]
+    grids = [interval(charge.multiplier, charge.sampling) for charge, _ in parts]
     step = max(*grids, interval(1 / math.sqrt(pull), 1.0) if pull else 0.0)
     total: Any = None
-    for (multiplier, sampling), times in sorted(parts):
-        made = sampled_loss(multiplier, sampling, replace_one, step).self_compose(times)
+    for charge, times in sorted(parts, key=repr):
+        made = _loss(charge, replace_one, step).self_compose(times)
         total = made if total is None else total.compose(made)
     if pull:
         total = total.compose(sampled_loss(1 / math.sqrt(pull), 1.0, replace_one, step))
     return float(total.get_epsilon_for_delta(delta))
+
+
+def _loss(charge: Charge, replace_one: bool, step: float) -> Any:
+    if charge.deviation is None or charge.size is None:
+        return sampled_loss(charge.multiplier, charge.sampling, replace_one, step)
+    square = largest_square(charge.deviation, charge.multiplier) * (4 if replace_one else 1)
+    return counted_loss(charge.deviation, square, min(charge.size, square), charge.sampling, step)
 
 
 def calibrated(claim: Claim, epsilon: float, charges: Callable[[float], Mapping[Charge, int]]) -> float:

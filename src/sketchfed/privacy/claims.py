@@ -69,7 +69,8 @@ class Charge:
     which were; else 1.
     steps: the number of such releases, each sampled and noised anew.
     discrete: integers with discrete Gaussian noise. `slack` bounds how far the log density of the noise that was really
-    added is from that of one discrete Gaussian (a sum of several is not quite one).
+    added is from that of one discrete Gaussian (a sum of several is not quite one), on all `size` numbers together: each has
+    an equal part of it.
     deviation, size: of discrete noise, its standard deviation in integer steps and how many integers get it. Ledgers of 0.1.0
     do not say them, and are accounted by RDP.
     """

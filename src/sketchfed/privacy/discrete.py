@@ -1,5 +1,6 @@
 """Discrete Gaussian noise in shares, for sums that nobody can open."""
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Self
@@ -12,15 +13,19 @@ from sketchfed.errors import InputError
 from sketchfed.kernels import clipping
 from sketchfed.privacy.base import LEAST_BITS, MOST_BITS, Modular, check_bits, check_count, positive
 from sketchfed.privacy.claims import Charge
+from sketchfed.privacy.counted import MOST_SQUARE
 from sketchfed.privacy.flattening import Flattening
 from sketchfed.privacy.sampling import MOST_DEVIATION, discrete_gaussian, variance_above
 from sketchfed.seeds import PublicSeed, SecretSeed
+
+log = logging.getLogger("sketchfed")
 
 _LEAST_DEVIATION = 0.5  # below, a sum of shares is not close to one discrete Gaussian
 _ROUNDING_TRIES = 64
 _ROOM = 2.0**-30  # relative, for the rounding errors of a sum of squares in float64
 _WRAP_ODDS = 1e-3
-_MOST_INFLATION, _FINE_DEVIATION = 1.01, 3.0
+_MOST_INFLATION, _FINE_DEVIATION, _FINE_SUM = 1.01, 3.0, 10.0
+_LEAST_NEAR, _NEAR = 2.0, 10.0  # integer steps of a share, and of a sum for which no outcomes are counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +82,9 @@ class DiscreteGaussian(Modular):
 
         At most `clients` take part, and one client adds up at most `units` clipped vectors. The scale is the largest at which
         some number of the sum wraps around with probability 0.001 at most, even if all vectors point in one direction
-        (`wrap_odds`). Bits are the fewest with which rounding makes the sensitivity less than 1 % larger and a share
-        of the noise has a deviation of 3 integer steps or more; fewer are refused.
+        (`wrap_odds`). Bits are the fewest with which rounding makes the sensitivity less than 1 % larger, a share of the
+        noise has a deviation of 3 integer steps or more, and the noise of `least` survivors together one of 10 or more; fewer
+        are refused. With less, ε could be charged more than 2 % above the truth.
         """
         for name, value in (("size", size), ("clients", clients), ("least", least), ("units", units)):
             check_count(name, value)
@@ -92,7 +98,7 @@ class DiscreteGaussian(Modular):
             check_bits(bits)
         for enough in range(LEAST_BITS, MOST_BITS + 1):
             made = cls._filling(enough, size, clip, multiplier, clients, least, units)
-            if made is not None and made.inflation < _MOST_INFLATION and made.deviation >= _FINE_DEVIATION:
+            if made is not None and made._fine(least):
                 break
         else:
             raise InputError(
@@ -135,6 +141,11 @@ class DiscreteGaussian(Modular):
             return None
         return cls(size=size, clip=clip, deviation=deviation(low), scale=low / clip, bits=bits)
 
+    def _fine(self, least: int) -> bool:
+        """Whether rounding and integer noise cost next to nothing."""
+        noise = self.deviation >= _FINE_DEVIATION and math.sqrt(least) * self.deviation >= _FINE_SUM
+        return noise and self.inflation < _MOST_INFLATION
+
     @property
     def sensitivity(self) -> float:
         """Δ₂: the longest that one unit's vector can be after rounding, in integer steps.
@@ -165,14 +176,27 @@ class DiscreteGaussian(Modular):
         return self.size * 10 * float(np.exp(-2 * (math.pi * self.deviation) ** 2 * k / (k + 1)).sum())
 
     def charge(self, survivors: int, *, sampling: float = 1.0, steps: int = 1) -> Charge:
-        """What `steps` releases of sums with the noise of this many clients cost one unit."""
+        """What `steps` releases of sums with the noise of this many clients cost one unit.
+
+        A warning says if the noise is so coarse that ε may be more than 2 % above the truth. What is planned is not.
+        """
+        multiplier, whole = self.multiplier(survivors), math.sqrt(survivors) * self.deviation
+        if self.deviation < _LEAST_NEAR or (whole < _NEAR and self.sensitivity**2 > MOST_SQUARE):
+            log.warning(
+                "a sum with noise of %.3g integer steps, %.3g in each share, is charged for a sensitivity of %.3g steps: the "
+                "noise is so coarse that ε may be more than 2 %% above the truth. Use DiscreteGaussian.planned, or raise "
+                "scale and deviation together.",
+                whole,
+                self.deviation,
+                self.sensitivity,
+            )
         return Charge(
-            multiplier=self.multiplier(survivors),
+            multiplier=multiplier,
             sampling=sampling,
             steps=steps,
             discrete=True,
             slack=self.slack(survivors),
-            deviation=math.sqrt(survivors) * self.deviation,
+            deviation=whole,
             size=self.size,
         )
 

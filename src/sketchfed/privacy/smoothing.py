@@ -27,7 +27,8 @@ import math
 
 from sketchfed.caches import cached
 
-_SLACK = 1e-9  # of a whole release: so little that a million releases can bear it
+LITTLE_SLACK = 1e-9
+"""Of a whole release: so little that a million releases can bear it."""
 
 
 def rounding_slack(coarseness: float, deviation: float) -> float:
@@ -49,16 +50,16 @@ def _wobble(square: float) -> float:
 
 
 @cached(maxsize=4096)
-def rounded_from(deviation: float, size: int) -> tuple[float, float] | None:
+def rounded_from(deviation: float, size: int, most_slack: float = LITTLE_SLACK) -> tuple[float, float] | None:
     """The continuous deviation s from which discrete noise on `size` numbers is rounded, and the slack of all numbers together.
 
-    r is the smallest with a slack of 1e-9, which is about 0.7 to 1.1 integer steps for sizes up to ten million. A smaller r
-    would save noise in proportion to r²/σ², but slack grows as exp(−4π²r²). None if
-    there is no such r, because the noise has less than about one integer step.
+    r is the smallest with a slack of `most_slack`. For 1e-9 it is about 0.7 to 1.1 integer steps for sizes up to ten million. A
+    smaller r saves noise in proportion to r²/σ², but slack grows as exp(−4π²r²). None if there is no such r, because the noise
+    has less than about one integer step.
     """
     low, high = 0.0, deviation
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if size * rounding_slack(middle, deviation) <= _SLACK else (middle, high)
+        low, high = (low, middle) if size * rounding_slack(middle, deviation) <= most_slack else (middle, high)
     square = deviation**2 - high**2
     return (math.sqrt(square) * (1 - 1e-12), size * rounding_slack(high, deviation)) if square > 1e-3 * deviation**2 else None

@@ -9,8 +9,11 @@ from torch import Tensor
 from sketchfed.algorithms import Algorithm, RoundContext
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import InputError, NotLinearError, SketchfedError, UnresolvedError
+from sketchfed.privacy import GaussianNoise
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
-from sketchfed.seeds import PublicSeed
+from sketchfed.seeds import PublicSeed, SecretSeed
+
+_TRIED, _LEAST_NOISE = 16_384, 0.96  # numbers with noise, and the least deviation of normal ones, 7 standard errors below 1
 
 
 def check_privacy(algorithm: Algorithm, privacy: PrivacySettings, *, secure: bool) -> None:
@@ -99,6 +102,33 @@ def _check_units(algorithm: Algorithm, privacy: PrivacySettings, *, secure: bool
         raise InputError(
             "algorithm.local_momentum and weight_decay change a step in all coordinates, but with noise on what is sent, a "
             "step consists of clipped codes. Remove them (algorithm.global_momentum works), or use privacy.placement = 'steps'."
+        )
+
+
+def check_noise(privacy: PrivacySettings) -> None:
+    """Refuse a mechanism of somebody else that adds less noise than it is asked for, or does not clip.
+
+    Its noise is measured on 16,384 numbers. A mechanism that keeps its word is refused with probability 1e-12.
+    """
+    if privacy.discrete or type(mechanism := privacy.noise(_TRIED, 1.0)) is GaussianNoise:
+        return
+    subject, nothing = f"privacy.name = '{privacy.name}'", torch.zeros(_TRIED)
+    one, other = (mechanism.noised(nothing, SecretSeed.insecure(number)).double() / mechanism.clip for number in (1, 2))
+    if (found := float(one.square().mean().sqrt())) < _LEAST_NOISE:
+        raise InputError(
+            f"{subject} adds noise with a deviation of {found:.3g}, but 1 was asked for, so no ε holds. Add noise with the "
+            "standard deviation `self.deviation` to every number, or use 'gaussian'."
+        )
+    if float((one - other).square().mean().sqrt()) < _LEAST_NOISE:
+        raise InputError(
+            f"{subject} draws the same noise from two secrets, so it cancels in the difference of two rounds, and no ε holds. "
+            "Draw it from `secret`, or use 'gaussian'."
+        )
+    long = torch.full((1, _TRIED), 3 * mechanism.clip / math.sqrt(_TRIED))
+    if (norm := float(mechanism.clipped_sum(long).double().norm()) / mechanism.clip) > 1 + 1e-4:
+        raise InputError(
+            f"{subject} leaves a vector of norm {norm:.3g} as long as that, but clip is 1, so no ε holds. Scale rows that are "
+            "longer than `self.clip` down to it in `clipped_sum`, or use 'gaussian'."
         )
 
 

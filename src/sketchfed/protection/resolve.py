@@ -11,7 +11,7 @@ from sketchfed.privacy.rounded import Rounded
 from sketchfed.protection.base import Clear, Protection
 from sketchfed.protection.batches import ExampleBatches, HiddenBatches, PassBatches, batch_of, probability
 from sketchfed.protection.budget import Budget, SharedBudget
-from sketchfed.protection.checks import check_linear, check_privacy, check_secure
+from sketchfed.protection.checks import check_linear, check_noise, check_privacy, check_secure
 from sketchfed.protection.noise import CentralNoise, NoisySent, NoisySteps
 from sketchfed.protection.passes import Passes
 from sketchfed.protection.rules import check_combine
@@ -56,6 +56,7 @@ def _protection(
         secure = None
     if privacy is not None:
         check_privacy(algorithm, privacy, secure=secure is not None)
+        check_noise(privacy)
         check_delta(privacy.delta, len(sizes) if privacy.unit == "client" else sum(sizes))
     if secure is not None:
         check_secure(secure, privacy, cohort=run.cohort_size)

@@ -103,7 +103,7 @@ class PrivacySettings:
     def _check_mechanism(self) -> None:
         """Refuse noise whose cost the accountant does not know, because no ε could be stated for it."""
         kind = MECHANISMS[self.name]
-        if kind is DiscreteGaussian or issubclass(kind, GaussianNoise):
+        if kind.private and (kind is DiscreteGaussian or issubclass(kind, GaussianNoise)):
             return
         if not kind.private:
             raise InputError(

@@ -28,7 +28,7 @@ PLANNED = {
 
 def rows():
     """The cells of every row of the table."""
-    text = PAGE.read_text(encoding="utf-8").split("#### How near the charge is")[1].split("\n## ")[0]
+    text = PAGE.read_text(encoding="utf-8").split("### How near the charge is")[1].split("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines[2:]]
 

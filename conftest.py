@@ -8,10 +8,6 @@ from pathlib import Path, PurePosixPath
 # of that only fight.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
-# Workers and the processes that tests start would otherwise compile all sources each for itself, where bytecode is switched off.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
@@ -19,6 +15,10 @@ from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+# Where bytecode is switched off, every worker and every process that tests start would compile all sources for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pages = Sybil(parsers=[PythonCodeBlockParser()], patterns=["docs/*.md", "README.md", "CONTRIBUTING.md"])
 docstrings = [Sybil(parsers=[DocTestParser()], path=folder, pattern="*.py") for folder in ("src", "lab/src")]

@@ -116,7 +116,8 @@ def test_a_roll_that_was_tampered_with_is_refused(forgery):
         read_roll(roll, b"another session.", opening)
 
 
-def test_a_client_that_does_not_reveal_keeps_the_run_from_beginning_and_is_named():
+def test_a_client_that_does_not_reveal_keeps_the_run_from_beginning_and_is_named(monkeypatch):
+    monkeypatch.setattr("sketchfed.flower.drawing._SECONDS", 1.0)
     nodes = grid()
     members = agreed(nodes, **PRIVATE).members
 

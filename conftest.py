@@ -1,11 +1,16 @@
 """Runs the examples of the docs, of README.md and CONTRIBUTING.md, and of docstrings as tests; shares tests out to workers."""
 
 import os
+import sys
 from pathlib import Path, PurePosixPath
 
 # Before numpy and torch are there, and for all processes that tests start: workers share the cores already, and threads on top
 # of that only fight.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+# Workers and the processes that tests start would otherwise compile all sources each for itself, where bytecode is switched off.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import pytest
 from sybil import Sybil

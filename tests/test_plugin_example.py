@@ -122,27 +122,20 @@ def test_a_codec_that_cannot_be_added_is_refused_before_round_1():
         run(config("codec.name=top_k"))
 
 
-def own_tests(site: str, *options: str) -> str:
-    """What pytest prints of the tests that the package has for its parts."""
-    found = os.pathsep.join([site, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, *options, str(plugin.TESTS)]
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": found}, capture_output=True, text=True).stdout
-
-
 @pytest.mark.timeout(900)
-def test_the_codec_and_the_data_pass_their_own_tests(site):
-    said = own_tests(site, "-k", "TestFold or rings")
-    assert re.search(r"^\d+ passed, [\w ,]* in ", said, re.MULTILINE), said
-
-
-@pytest.mark.timeout(900)
-def test_the_sketch_and_the_combine_rule_pass_their_own_tests(site):
-    said = own_tests(site, "-k", "TestStripes or TestNearMean")
+@pytest.mark.parametrize("parts", ["TestFold or rings", "TestStripes or TestNearMean"])
+def test_the_parts_pass_their_own_tests(parts, capsys):
+    code = plugin.own_tests(plugin.TESTS, "-k", parts)
+    said = capsys.readouterr().out
+    assert code == pytest.ExitCode.OK, said
     assert re.search(r"^\d+ passed, [\w ,]* in ", said, re.MULTILINE), said
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_algorithm_passes_its_own_tests(site):
-    said = own_tests(site, "-k", "TestFedAdagrad")
+def test_the_algorithm_passes_its_own_tests_in_a_process_of_its_own(site):
+    found = os.pathsep.join([site, *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = ("-q", "-p", "no:cacheprovider", "-c", os.devnull, "-k", "TestFedAdagrad")
+    command = [sys.executable, "-m", "pytest", *options, str(plugin.TESTS)]
+    said = subprocess.run(command, env=os.environ | {"PYTHONPATH": found}, capture_output=True, text=True).stdout
     assert re.search(r"^\d+ passed, [\w ,]* in ", said, re.MULTILINE), said

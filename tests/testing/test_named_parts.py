@@ -1,12 +1,10 @@
 """What a test class names as its parts: the wrong attribute, nothing, or something that is no part is refused."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 
 import pytest
 
+from plugin import own_tests
 from sketchfed import PublicSeed
 from sketchfed.algorithms import FedAvg
 from sketchfed.codecs import Dense
@@ -77,16 +75,15 @@ def test_sketches_are_classes_or_partials_and_not_instances():
         suite_of("sketches", sketches=[partial(int)]).cases()
 
 
-def test_pytest_fails_with_that_sentence(tmp_path):
+def test_pytest_fails_with_that_sentence(tmp_path, capsys):
     file = tmp_path / "test_mine.py"
     file.write_text(
         "from sketchfed.combining import Median\n"
         "from sketchfed.testing import CombineRuleConformance\n\n"
         "class TestMine(CombineRuleConformance):\n    rule = [Median()]\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2, done.stdout
-    assert "TestMine has no attribute 'rules'" in done.stdout
-    assert "Traceback" not in done.stdout
-    assert "suite.py" not in done.stdout
+    assert own_tests(file) == pytest.ExitCode.INTERRUPTED
+    said = capsys.readouterr().out
+    assert "TestMine has no attribute 'rules'" in said
+    assert "Traceback" not in said
+    assert "suite.py" not in said

@@ -8,10 +8,6 @@ from pathlib import Path, PurePosixPath
 # of that only fight.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
-# Workers and the processes that tests start would otherwise compile all sources each for itself, where bytecode is switched off.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser

@@ -29,6 +29,7 @@ def own_tests(path: Path, *options: str) -> int:
     Another process would first import torch and numba again, which takes longer than most of the tests.
     """
     alone = ("-p", "no:cacheprovider", "-p", "no:faulthandler", "-c", os.devnull, "--rootdir", str(path.parent))
+    alone += ("--import-mode", "importlib")  # files of other folders have the same names
     before = set(sys.modules)
     try:
         return pytest.main(["-q", *alone, *options, str(path)])

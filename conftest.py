@@ -54,5 +54,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWork
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the federations, which take longest, and go on with pages, so that no long one is left for the end."""
-    items.sort(key=lambda item: (item.path.parent.name != FEDERATIONS, item.path.suffix != ".md"))
+    """Begin with the federations, which take longest."""
+    items.sort(key=lambda item: item.path.parent.name != FEDERATIONS)

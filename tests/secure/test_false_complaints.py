@@ -71,7 +71,7 @@ def test_one_client_that_complains_falsely_pushes_nobody_out(about, leaves_at):
 
 
 def test_a_sum_is_not_lost_by_a_false_complaint_when_as_many_left_as_may_leave():
-    """Seven of ten are left, so many as there must be. With one fewer the sum would be abandoned."""
+    """Seven of ten clients are left, the fewest that are allowed. With one fewer the sum would be abandoned."""
     cohort = Cohort(small_terms(10, neighbours=9, threshold=6, least=7))
     server = run(cohort, cohort.server(), about=set(range(10)) - {LIAR}, leaves_at=dict.fromkeys((7, 8, 9), "masked"))
     assert server.result.survivors == tuple(range(7))

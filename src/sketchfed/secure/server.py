@@ -293,8 +293,8 @@ class SecureServer:
     def _blame(self, why: Mapping[int, str]) -> None:
         """Note who is at fault, should the sum fail: not those who just left, but wrong dealers and holders of wrong shares.
 
-        A dealer of whom somebody complained is at fault if its secret is lost. So is a holder that keeps back what it said it
-        could open.
+        A dealer is at fault if its secret is lost and a neighbour complained about it. A holder is at fault if it keeps back
+        shares that it said it could open.
         """
         for client, accusation in self._wrong.items():
             if accusation is not None or (client in self._values and self._accusers(client)):

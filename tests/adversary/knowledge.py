@@ -15,7 +15,7 @@ from cancelling import cancelling
 from torch import Tensor
 
 from sketchfed.secure import Identity, Terms
-from sketchfed.secure.client import pair_key, self_key
+from sketchfed.secure.client import PREMISE, pair_key, self_key
 from sketchfed.secure.dealing import DEALT, SEALED, Dealing, Secret, committed, fits, self_commitment
 from sketchfed.secure.keys import KEY, Advertised, KeyAgreement, context, derived, unseal
 from sketchfed.secure.masks import add_masks, from_words, to_words
@@ -34,6 +34,7 @@ class Row:
     transcript: Transcript
     peers: tuple[int, ...]
     reply: bytes
+    premise: bytes
 
     @property
     def terms(self) -> Terms:
@@ -61,7 +62,7 @@ class Knowledge:
         self.rows: list[Row] = []
         self._terms: dict[bytes, Terms] = {}
         self._seeds: dict[tuple[bytes, int], bytes] = {}
-        self._pairs: dict[tuple[bytes, int, int], bytes] = {}
+        self._pairs: dict[tuple[bytes, int, int, bytes], bytes] = {}
 
     # Hearing ---------------------------------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class Knowledge:
                 self.deal(transcript, client, Dealing.from_bytes(body, neighbours))
             case "secure.masked.reply":
                 peers = tuple(taken_apart(_body(asked), neighbours, DEALT))
-                row = Row(client, self.transcripts[terms.digest, client], peers, reply)
+                row = Row(client, self.transcripts[terms.digest, client], peers, reply, body[:PREMISE])
                 self.rows += [] if row in self.rows else [row]  # the same bytes once more tell nothing
             case "secure.unmask.reply":
                 if self_commitment(terms, client, body[:KEY]) == self.keys[terms.digest][client].seed:
@@ -91,8 +92,10 @@ class Knowledge:
                     self._take(self.transcripts[terms.digest, client], dealer, client, share)
             case "secure.recover.reply":
                 transcript = self.transcripts[terms.digest, client]
+                premises = {row.premise for row in self.rows if (row.terms, row.client) == (terms, client)}
                 for peer, key in taken_apart(body, neighbours, KEY).items():
-                    self._pairs[transcript.digest, min(client, peer), max(client, peer)] = key
+                    for premise in premises:
+                        self._pairs[transcript.digest, min(client, peer), max(client, peer), premise] = key
 
     def named(self, name: bytes) -> Terms:
         """The terms that packets name by these bytes."""
@@ -176,12 +179,12 @@ class Knowledge:
         else:
             known[1].append(self_key(seed, transcript, client))
         for peer in row.peers:
-            pair, sign = (transcript.digest, min(client, peer), max(client, peer)), 1 if client < peer else -1
+            pair, sign = (transcript.digest, min(client, peer), max(client, peer), row.premise), 1 if client < peer else -1
             key = self._pairs.get(pair)
             for own, other in ((client, peer), (peer, client)):
                 private = secrets[Secret.MASK, digest, own]
                 if key is None and private is not None:
-                    key = pair_key(KeyAgreement(private), self.keys[digest][other].mask, transcript, own, other)
+                    key = pair_key(KeyAgreement(private), self.keys[digest][other].mask, transcript, own, other, row.premise)
             if key is None:
                 missing[pair] = sign
             else:

@@ -102,8 +102,10 @@ def snapshot(value: float, index: int = 0, dim: int = 43) -> bytes:
 class Sum:
     """A secure sum of round 1 that is asked for stage by stage, as the server likes."""
 
-    def __init__(self, engine: FlowerEngine, *, index: int = 0, attempt: int = 0) -> None:
-        self.engine = engine
+    def __init__(
+        self, engine: FlowerEngine, *, index: int = 0, attempt: int = 0, server: type[SecureServer] = SecureServer
+    ) -> None:
+        self.engine, self._server = engine, server
         config = engine._agreement.config
         protection = config.protection(dim=43, sizes=engine.sizes)
         (self.terms,) = protection.terms(config.shared_seed, index, attempt + 1)
@@ -123,7 +125,7 @@ class Sum:
             return {} if stage == until else send(stage, requests)
 
         with suppress(SecureSumError):
-            return run_stages(SecureServer(self.terms, self.engine.directory), keep, tasks=tasks)
+            return run_stages(self._server(self.terms, self.engine.directory), keep, tasks=tasks)
         return None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 
 import torch
 from knowledge import Knowledge, Row
@@ -33,6 +34,10 @@ class Device:
         self.answers: dict[tuple[bytes, str], tuple[bytes, bytes | None]] = {}
         self.inputs: dict[bytes, Tensor] = {}
         """What it added, by its masked reply. It computes something else each time."""
+        self.model = b"the model"
+        """What the server sent it to compute from."""
+        self.models: dict[bytes, bytes] = {}
+        """The model from which it computed what it added, by its masked reply."""
         self._numbers = torch.Generator().manual_seed(client)
 
     def answer(self, request: bytes) -> bytes:
@@ -72,11 +77,14 @@ class Device:
         session = SecureClient.from_bytes(self.kept[name])
         terms = session.state.terms
         values = torch.randint(0, 2**terms.bits, (terms.size,), generator=self._numbers)
-        reply = pack(session.answer(packet, values))
+        reply = pack(session.answer(packet, values, self.premise()))
         self.kept[name] = session.to_bytes()
         if packet.kind == "secure.masked":
-            self.inputs[reply] = values
+            self.inputs[reply], self.models[reply] = values, self.model
         return reply
+
+    def premise(self) -> bytes:
+        return sha256(self.model).digest()
 
 
 @cache
@@ -165,9 +173,14 @@ class ScriptedServer:
                 self.learns.deal(transcript, client, Dealing.from_bytes(_bytes(reply), terms.neighbours_of(client)))
 
     def deliver(
-        self, terms: Terms, clients: Iterable[int] | None = None, *, withheld: Container[tuple[int, int]] = ()
+        self,
+        terms: Terms,
+        clients: Iterable[int] | None = None,
+        *,
+        withheld: Container[tuple[int, int]] = (),
+        other_model: Container[int] = (),
     ) -> set[int]:
-        """Hand over the boxes, but those of some (dealer, holder), and ask for masked values.
+        """Hand over the boxes, but those of some (dealer, holder), and ask for masked values, of some for another model.
 
         In place of a box that is missing, because its dealer was shown other keys, goes one that does not open.
         """
@@ -178,6 +191,7 @@ class ScriptedServer:
             boxes = dict.fromkeys(self._shown[terms.digest, client] - {client}, bytes(DEALT)) | boxes
             wanted = {peer: box for peer, box in boxes.items() if (peer, client) not in withheld}
             bodies[client] = laid_out(terms.neighbours_of(client), _near(terms, client, wanted))
+            self.devices[client].model = b"another model" if client in other_model else b"the model"
         return self._send(terms, "masked", bodies)
 
     def propose(self, terms: Terms, survivors: Collection[int], clients: Iterable[int] | None = None) -> set[int]:
@@ -253,6 +267,8 @@ def assert_learns_whole_sums_only(server: ScriptedServer) -> int:
         names = sorted(row.client for row in each.parts)
         assert set(each.parts.values()) == {1}, f"learnt a difference: {names} with {sorted(each.parts.values())}"
         assert len({row.terms.digest for row in each.parts}) == 1, f"learnt a sum over several sums: {names}"
+        models = {server.devices[row.client].models[row.reply] for row in each.parts}
+        assert len(models) == 1, f"learnt a sum over clients that trained different models: {names}"
         assert len(names) + len(server.accomplices) >= least, f"learnt a sum of {len(names)} honest clients: {names}"
     sums = [next(iter(each.parts)).terms.digest for each in learnt]
     assert len(set(sums)) == len(sums), "learnt two sums on the same terms"

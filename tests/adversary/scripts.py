@@ -25,6 +25,8 @@ class Plan:
     """Whose keys are hidden from those who are misinformed."""
     misinformed: Some = frozenset()
     withheld: frozenset[tuple[int, int]] = frozenset()
+    deceived: Some = frozenset()
+    """Who is sent another model than the others."""
     gone: Some = frozenset()
     """Who is said to have left."""
     others_gone: Some = frozenset()
@@ -70,14 +72,14 @@ def _steps(server: ScriptedServer, plan: Plan, own: Terms) -> Iterator[None]:
                 server.show(own, everybody - plan.misinformed)
                 server.show(own, plan.misinformed, without=plan.hidden)
             case "deliver":
-                server.deliver(own, everybody - plan.absent, withheld=plan.withheld)
+                server.deliver(own, everybody - plan.absent, withheld=plan.withheld, other_model=plan.deceived)
             case "propose":
                 asked = everybody - plan.absent
                 server.propose(own, set(own.clients) - plan.gone - plan.absent, asked - plan.misled)
                 server.propose(own, set(own.clients) - plan.others_gone, asked & plan.misled)
             case "open":
                 server.open(own, everybody - plan.absent)
-                server.deliver(own, plan.absent)
+                server.deliver(own, plan.absent, other_model=plan.deceived)
             case "accuse":
                 server.accuse(own, plan.accused)
         yield
@@ -105,6 +107,7 @@ def plans(
         hidden=often_none(few),
         misinformed=often_none(many),
         withheld=often_none(pairs),
+        deceived=often_none(many),
         gone=often_none(few),
         others_gone=often_none(few),
         misled=often_none(many),

@@ -99,6 +99,22 @@ def test_a_mask_is_not_used_for_two_values(faults, device):
         assert assert_learns_whole_sums_only(server) == 0
 
 
+@pytest.mark.parametrize("on_a_ring", [False, True], ids=["complete", "ring"])
+@pytest.mark.parametrize("others", ["all but the victim", "half"])
+@both(device=weak.Trusting)
+def test_clients_that_were_sent_different_models_open_nothing(faults, device, others, on_a_ring):
+    """With another model, updates can be made to vanish, and the sum of all is then one client's (Pasquini et al. 2022)."""
+    own = ring() if on_a_ring else terms()
+    server = ScriptedServer(own, mates_on(own) if on_a_ring else MATES, device)
+    victim = server.honest[0]
+    some = set(server.honest) - {victim} if others == "all but the victim" else set(server.honest[1::2])
+    server.begin(own), server.show(own), server.deliver(own, other_model=some)
+    server.propose(own, own.clients)
+    server.open(own)
+    with outcome(faults, device, "different models"):
+        assert assert_learns_whole_sums_only(server) == 0
+
+
 @both(weak.without_signatures)
 def test_clients_that_are_shown_different_lists_at_the_same_time_open_nothing(faults, device, monkeypatch):
     """Four clients and both accomplices say that the victim left; the victim and two others say that it stayed."""

@@ -42,6 +42,13 @@ class Undemanding(Device):
         super().__init__(client, directory, {})
 
 
+class Trusting(Device):
+    """Its masks do not depend on the model that it was sent."""
+
+    def premise(self) -> bytes:
+        return bytes(32)
+
+
 def with_neighbours_as_witnesses(monkeypatch) -> None:
     """Clients take the signatures of their own neighbourhood, and not those of one committee."""
     monkeypatch.setattr(Terms, "witnesses_of", Terms.neighbours_of)

@@ -9,6 +9,7 @@ import sketchfed
 from runs.tiny import ALGORITHMS
 from sketchfed.flower.desk import write_identity
 from sketchfed.flower.federation import Federation
+from sketchfed.flower.state import ClientState
 from sketchfed.runs.loop import reopen
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
@@ -73,6 +74,21 @@ def test_a_node_that_was_started_anew_before_a_secure_sum_is_caught_up_to_the_sa
     at_request(grid, 3, lambda: grid.forget(NODES[2]))
     result = run_on(grid, chosen)
     assert result.weights.equal(sketchfed.run({**chosen, "joint": result.config.joint}).weights)
+
+
+def test_a_node_whose_replica_is_not_that_of_the_others_is_left_out_of_a_secure_sum_and_sent_the_whole_model(caplog):
+    chosen = {**tables({"name": "iterative"}, **SECURE), "secure": {"survivors": 0.6}}
+    grid = FakeGrid()
+
+    def err():
+        state = ClientState(grid.contexts[NODES[2]].state, grid.requests[-1][1].session)
+        kept = state.settled(0, None)
+        kept.replica.weights[0] += 1e-6
+        state.keep(kept)
+
+    at_request(grid, 4, err)
+    assert [line["participants"] for line in run_on(grid, chosen).metrics] == [3, 2, 3]
+    assert "goes on without client 2: masked: it computed its values from another model" in caplog.text
 
 
 def test_a_node_that_loses_flowers_context_goes_on_with_its_part_in_a_secure_sum():

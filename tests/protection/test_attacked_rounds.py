@@ -134,12 +134,16 @@ def test_one_garbage_reply_under_secure_sums_would_end_a_model(name, digits, mon
 @pytest.mark.parametrize("protection", PROTECTED)
 @pytest.mark.parametrize("name", ["dense", "sketched"])
 def test_one_garbage_reply_under_secure_sums_costs_a_round_and_not_the_model(name, protection, digits, caplog):
-    """Garbage in the last round, which nothing mends. Of eight runs under sums, the worst ended at 0.85."""
+    """Garbage in the last round, which nothing mends. Masks are random, so the direction of the garbage is too.
+
+    Of 160 runs, 40 for each case, the worst ended at 0.71. In the worst case they end at 0.83 on average, with a standard
+    deviation of 0.05. Without clipping they end below 0.25.
+    """
     with caplog.at_level(logging.WARNING):
         found = accuracy(attacked(ALGORITHMS[name], digits, 15, **PROTECTED[protection]), digits)
     assert caplog.text.count("honest clients add up to") == 1
     assert "round 15: a secure sum over 10 clients has norm" in caplog.text
-    assert found > 0.7
+    assert found > 0.5
 
 
 RINGS = {

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.secure import Identity, SecureClient, SecureServer, SecureSum, Stage, Terms, planned_terms, run_stages
+from sketchfed.secure.client import NO_PREMISE
 from sketchfed.seeds import SecretSeed
 from sketchfed.wire import pack, unpack
 
@@ -24,6 +25,7 @@ class Cohort:
         shape = (len(terms.clients), terms.size)
         drawn = torch.randint(0, 2**terms.bits, shape, generator=generator)
         self.values: dict[int, Tensor] = dict(zip(terms.clients, drawn, strict=True))
+        self.premises: dict[int, bytes] = {}
         self.clients: dict[int, SecureClient] = {}
         self.sent: dict[str, dict[int, bytes]] = {}
         self.replied: dict[str, dict[int, bytes]] = {}
@@ -37,7 +39,7 @@ class Cohort:
             terms = Terms.from_packet(packet)
             self.clients[client], reply = SecureClient.join(terms, client, self.identities[client], self.directory, SECRET)
             return pack(reply)
-        return pack(self.clients[client].answer(packet, self.values[client]))
+        return pack(self.clients[client].answer(packet, self.values[client], self.premises.get(client, NO_PREMISE)))
 
     def ask(self, stage: Stage, requests: Mapping[int, bytes], *, gone: Callable[[Stage, int], bool]) -> dict[int, bytes]:
         self.sent[stage], self.replied[stage] = dict(requests), {}

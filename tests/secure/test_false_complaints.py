@@ -9,6 +9,7 @@ from cohorts import Cohort, small_terms
 from sketchfed.errors import SecureSumError
 from sketchfed.secure import STAGES, SecureServer
 from sketchfed.secure import client as stages
+from sketchfed.secure.client import PREMISE
 from sketchfed.secure.dealing import SEALED, Dealing
 from sketchfed.secure.keys import KEY
 from sketchfed.secure.messages import flagged, flags, message
@@ -22,9 +23,9 @@ TIGHT = {"count": 5, "neighbours": 4, "threshold": 4, "least": 4}
 def complaining(cohort: Cohort, reply: bytes, about: set[int]) -> bytes:
     """A masked reply that says that the shares of these dealers could not be opened."""
     packet, neighbours = unpack(reply), cohort.terms.neighbours_of(LIAR)
-    opened = set(flagged(packet.arrays["body"].numpy().tobytes(), neighbours)) - about
-    body = flags(neighbours, opened)
-    return pack(message(packet.kind, cohort.terms, body, values=packet.arrays["values"]))
+    body = packet.arrays["body"].numpy().tobytes()
+    opened = set(flagged(body[PREMISE:], neighbours)) - about
+    return pack(message(packet.kind, cohort.terms, body[:PREMISE] + flags(neighbours, opened), values=packet.arrays["values"]))
 
 
 def partly_garbage(cohort: Cohort, dealer: int, spoilt: set[int], request: Packet) -> bytes:

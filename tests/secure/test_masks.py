@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from odds import uniformity
 from sketchfed.errors import InputError
-from sketchfed.secure.client import pair_key, self_key
+from sketchfed.secure.client import NO_PREMISE, pair_key, self_key
 from sketchfed.secure.keys import KeyAgreement
 from sketchfed.secure.masks import CHUNK, add_masks, from_words, to_words, word_for
 from sketchfed.wire import unpack
@@ -97,7 +97,7 @@ def test_masked_values_look_uniform_to_a_server_that_knows_all_masks_but_one(bit
     cohort, states = masked_view(4, size=size, bits=bits, target=target)
     terms, state = cohort.terms, states[target]
     keys = {
-        peer: pair_key(KeyAgreement(state.mask_key), state.peers[peer].mask, state.transcript, target, peer)
+        peer: pair_key(KeyAgreement(state.mask_key), state.peers[peer].mask, state.transcript, target, peer, NO_PREMISE)
         for peer in terms.neighbours_of(target)
     }
     own = self_key(state.self_seed, state.transcript, target)

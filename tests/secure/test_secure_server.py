@@ -6,8 +6,9 @@ from cohorts import Cohort, small_terms
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sketchfed.errors import SecureSumError
+from sketchfed.errors import InputError, SecureSumError
 from sketchfed.secure import STAGES, Terms, run_stages
+from sketchfed.secure.client import PREMISE
 from sketchfed.secure.keys import Advertised
 from sketchfed.secure.messages import laid_out, message, taken_apart
 from sketchfed.secure.shamir import PRIME
@@ -76,10 +77,27 @@ def test_a_broken_reply_drops_its_client_and_nobody_else(at, how):
 )
 def test_masked_values_of_another_shape_or_width_drop_their_client(values):
     cohort = Cohort(lenient_terms())
-    spoiled = pack(message("secure.masked.reply", cohort.terms, bytes(1), values=values))
+    spoiled = pack(message("secure.masked.reply", cohort.terms, bytes(PREMISE + 1), values=values))
     server = run_with(cohort, lambda stage, reply: spoiled if stage == "masked" else reply)
     assert "of 16-bit[4]" in server.reasons[LIAR]
     assert torch.equal(server.result.total, cohort.expected(server.result.survivors))
+
+
+@pytest.mark.parametrize("gone", [(), (6,)])
+def test_a_client_that_computed_from_something_else_is_left_out_and_the_sum_is_that_of_the_others(gone):
+    cohort = Cohort(lenient_terms())
+    cohort.premises = {client: bytes([1]) * PREMISE for client in cohort.terms.clients} | {LIAR: bytes([2]) * PREMISE}
+    server = run_with(cohort, lambda stage, reply: reply, gone=lambda stage, client: stage == "masked" and client in gone)
+    assert "from another model, or with other settings" in server.reasons[LIAR]
+    assert set(server.result.survivors) == set(cohort.terms.clients) - {LIAR, *gone}
+    assert torch.equal(server.result.total, cohort.expected(server.result.survivors))
+
+
+def test_a_premise_is_a_digest():
+    cohort = Cohort(lenient_terms())
+    cohort.premises = {LIAR: b"the model itself"}
+    with pytest.raises(InputError, match=r"a premise is a digest of 32 bytes, got b'the model itself'\. Use hashlib"):
+        run_with(cohort, lambda stage, reply: reply)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

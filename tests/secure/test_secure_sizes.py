@@ -53,7 +53,7 @@ def test_packets_cost_less_than_110_bytes_beside_what_they_carry(small):
         ("shares", "sent"): 8 + 6 * 32 + 6 * 160 + 1,  # a place, six hashes beside the path, and the keys
         ("shares", "replied"): 64 + 6 * 112 + 1,
         ("masked", "sent"): 6 * 112 + 1,
-        ("masked", "replied"): 4 * 2 + 1,
+        ("masked", "replied"): 4 * 2 + 32 + 1,
         ("consent", "sent"): 5,
         ("consent", "replied"): 64,
         ("unmask", "sent"): 4 * 64 + 1,

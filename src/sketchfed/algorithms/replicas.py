@@ -1,7 +1,9 @@
 """Conversion of a replica to named tensors and back. Runs and clients store it in this way between rounds."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,15 @@ def to_tensors(replica: Replica) -> dict[str, Tensor]:
         seed = torch.frombuffer(bytearray(replica.subspace.seed.to_bytes()), dtype=torch.uint8)
         named |= {f"subspace.{name}": tensor for name, tensor in {**replica.subspace.tensors(), "seed": seed}.items()}
     return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
+
+
+def digest(replica: Replica) -> bytes:
+    """SHA-256 of everything in a replica. Replicas with equal digests are equal, bit for bit."""
+    found = sha256(replica.round.to_bytes(8, "little"))
+    for name, tensor in sorted(to_tensors(replica).items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        found.update(np.ascontiguousarray(tensor.detach().cpu().numpy()))  # type: ignore[arg-type]
+    return found.digest()
 
 
 def from_tensors(tensors: Mapping[str, Tensor], *, round: int) -> Replica:

@@ -157,7 +157,7 @@ class Node:
     def _work(self, agreement: Agreement) -> Work:
         work = self._source.work(agreement, self._request.client)
         check_built(self._desk.policy, work.participant.protection, self._desk.data)
-        return work
+        return work._replace(participant=replace(work.participant, agreed=agreement.digest))
 
     def _train(self, agreement: Agreement) -> bytes:
         work = self._work(agreement)

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
 from torch import Tensor
 
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
+from sketchfed.algorithms.replicas import digest
 from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import ClientWork, Protection, SecureSums
 from sketchfed.secure import SECURE, Identity, SecureClient, Terms
@@ -67,6 +69,8 @@ class Participant:
     trainer: Trainer
     seed: PublicSeed
     protection: Protection
+    agreed: bytes = b""
+    """A digest of everything that the clients of the run agreed on. Empty where all of them are in one process."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -130,13 +134,16 @@ class Participant:
         return session, pack(packet)
 
     def masked(self, session: SecureClient, request: Packet, replica: Replica, examples: Examples, client: int) -> bytes:
-        """Train locally and return the masked reply."""
+        """Train locally and return the masked reply.
+
+        The masks cancel only between clients that hold the same replica and agreed on the same settings.
+        """
         if replica.round != session.state.terms.round:
             raise SecureSumError(
                 f"the task is for round {replica.round}, but the secure sum is for round {session.state.terms.round}."
             )
         integers = self._secure_sums().integers(self._work(replica, examples, None, client))
-        return pack(session.answer(request, integers))
+        return pack(session.answer(request, integers, premise=sha256(digest(replica) + self.agreed).digest()))
 
     def _work(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> ClientWork:
         context = RoundContext(round=replica.round, seed=self.seed, client=client, replica=replica, population=self.clients)

@@ -78,6 +78,7 @@ class Server:
         self._sums = SecureRounds(seed)
         self._packed = (-1, b"")
         self._largest = 0
+        self._strayed: set[int] = set()  # clients whose replica is not that of the others: they are sent the whole model
 
     @property
     def algorithm(self) -> Algorithm:
@@ -198,6 +199,7 @@ class Server:
             finally:
                 for server in servers:
                     blamed |= server.blamed
+                    self._strayed |= set(server.strayed)
                     self._tell(server.reasons)
                     self.tally.refused += len(server.reasons.keys() - silent.keys())
             fewest = min(len(summed.survivors) for summed in opened.values())
@@ -246,6 +248,7 @@ class Server:
         """Remember the clients whose replies this round uses, and acknowledge them."""
         rounds = dict.fromkeys(clients, self.round)
         self.tally.known |= rounds
+        self._strayed -= rounds.keys()
         self.engine.acknowledge(rounds)
 
     def _intended(self, suffix: str, clients: list[int] | None) -> str:
@@ -298,6 +301,7 @@ class Server:
     def _tasks(self, cohort: list[int]) -> dict[int, bytes]:
         """The smallest task that brings each client to this round. Clients with equal needs share one object."""
         held = {client: self.tally.known.get(client, 0 if self._shared_start else None) for client in cohort}
+        held |= dict.fromkeys(self._strayed & held.keys())
         made = {at: self._task(at) for at in set(held.values())}
         return {client: made[at] for client, at in held.items()}
 

@@ -43,6 +43,11 @@ from sketchfed.wire import Bits, Packet
 
 _S = TypeVar("_S", bound=SumState)
 
+PREMISE = 32
+"""The bytes of a premise."""
+NO_PREMISE = bytes(PREMISE)
+"""The premise of values that do not depend on anything that the server sends."""
+
 
 def advertise(
     terms: Terms, client: int, identity: Identity, secret: SecretSeed, *, joined: Container[bytes] = ()
@@ -131,14 +136,19 @@ def share(state: Joined, request: Packet, directory: Mapping[int, bytes]) -> tup
     return after, message(reply_kind("shares"), terms, body)
 
 
-def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet]:
+def mask(state: Shared, request: Packet, values: Tensor, premise: bytes = NO_PREMISE) -> tuple[Masked, Packet]:
     """Mask `values`, integers `(size,)` from 0 to 2^bits − 1, with the client's own mask and one for each neighbour that dealt.
 
-    y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Fig. 4). The
-    reply also says whose shares this client could open, with one bit for each neighbour.
+    y = x + PRG(seed) + Σ_{j > i} PRG(key with j) − Σ_{j < i} PRG(key with j) mod 2^bits (Bonawitz et al. 2017, Fig. 4).
+    `premise` is a digest of what the server sent for this client to compute its values from, such as the model. Masks of two
+    clients cancel only if their premises are equal. Otherwise a lying server could send all but one client a model with which
+    their updates vanish, and the sum would be that client's update (Pasquini et al. 2022). The papers of the protocol leave
+    this out. The reply also says what the premise was, and, with one bit for each neighbour, whose shares this client could
+    open.
     """
     terms, client, transcript = _at(state, Shared), state.client, state.transcript
     _check_values(values, terms)
+    _check_premise(premise)
     neighbours = terms.neighbours_of(client)
     sealed = taken_apart(body_of(request, request_kind("masked"), terms), neighbours, DEALT)
     if strangers := sealed.keys() - state.peers.keys():
@@ -147,7 +157,7 @@ def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet
     held = {peer: shares for peer, shares in opened.items() if shares is not None}
     _check_neighbours(terms, len(held), "dealt shares that open")
     masking = KeyAgreement(state.mask_key)
-    pairs = {peer: pair_key(masking, state.peers[peer].mask, transcript, client, peer) for peer in sealed}
+    pairs = {peer: pair_key(masking, state.peers[peer].mask, transcript, client, peer, premise) for peer in sealed}
     words = to_words(values, terms.bits)
     add_masks(
         words,
@@ -166,7 +176,7 @@ def mask(state: Shared, request: Packet, values: Tensor) -> tuple[Masked, Packet
         pairs=pairs,
         held=held,
     )
-    return after, message(reply_kind("masked"), terms, flags(neighbours, held), values=packed)
+    return after, message(reply_kind("masked"), terms, premise + flags(neighbours, held), values=packed)
 
 
 def consent(state: Masked, request: Packet) -> tuple[Consented, Packet]:
@@ -267,9 +277,9 @@ def recover(state: Told, request: Packet) -> tuple[Done, Packet]:
     return after, message(reply_kind("recover"), terms, laid_out(neighbours, keys))
 
 
-def pair_key(own: KeyAgreement, other: bytes, transcript: Transcript, client: int, peer: int) -> bytes:
-    """The key of the mask that two clients share, whichever of them derives it."""
-    return derived(own.with_(other), context("mask", transcript, min(client, peer), max(client, peer)))
+def pair_key(own: KeyAgreement, other: bytes, transcript: Transcript, client: int, peer: int, premise: bytes) -> bytes:
+    """The key of the mask that two clients with the same premise share, whichever of them derives it."""
+    return derived(own.with_(other), context("mask", transcript, min(client, peer), max(client, peer)) + premise)
 
 
 def self_key(seed: bytes, transcript: Transcript, client: int) -> bytes:
@@ -311,6 +321,11 @@ def _check_neighbours(terms: Terms, count: int, did: str) -> None:
             f"{count} of {terms.neighbours} neighbours {did}; with this client that is below the threshold of "
             f"{terms.threshold}. It stops here: the secrets of its neighbourhood could not be opened."
         )
+
+
+def _check_premise(premise: bytes) -> None:
+    if not isinstance(premise, bytes) or len(premise) != PREMISE:
+        raise InputError(f"a premise is a digest of {PREMISE} bytes, got {premise!r}. Use hashlib.sha256(...).digest().")
 
 
 def _check_values(values: Tensor, terms: Terms) -> None:

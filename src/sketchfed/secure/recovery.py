@@ -72,11 +72,12 @@ class Recovery:
         seeds: Mapping[int, bytes],
         left: Mapping[int, bytes],
         pairs: Mapping[int, Mapping[int, bytes]],
+        premise: bytes,
     ) -> None:
         """Remove from a sum the survivors' own masks, by their seeds, and the masks that they share with clients that left.
 
         `left` are the private keys of the latter. `pairs` are the keys of single masks, by survivor, with clients that dealt
-        wrongly. Masks between two survivors have cancelled already.
+        wrongly. Masks between two survivors have cancelled already, because all survivors have the same `premise`.
         """
         added: list[bytes] = []
         subtracted = [self_key(seed, self._transcript, client) for client, seed in seeds.items()]
@@ -88,7 +89,8 @@ class Recovery:
             agreement = KeyAgreement(private)
             for client in self._transcript.terms.neighbours_of(gone):
                 if client in seeds:
-                    remove(client, gone, pair_key(agreement, self._keys[client].mask, self._transcript, client, gone))
+                    key = pair_key(agreement, self._keys[client].mask, self._transcript, client, gone, premise)
+                    remove(client, gone, key)
         for client, keys in pairs.items():
             for gone, key in keys.items():
                 remove(client, gone, key)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from sketchfed.errors import SecureSumError, SketchfedError, WireError
-from sketchfed.secure.client import consent_text
+from sketchfed.secure.client import NO_PREMISE, PREMISE, consent_text
 from sketchfed.secure.dealing import Accusation, Dealing, Secret, self_commitment, to_accusations
 from sketchfed.secure.keys import KEY, SIGNATURE, Advertised, KeyAgreement, is_signed
 from sketchfed.secure.masks import from_words, to_words, word_for
@@ -61,6 +61,8 @@ class SecureServer:
         self.terms = terms
         self.stage: Stage | None = "keys"
         self.reasons: dict[int, str] = {client: without[client] for client in terms.clients if client in without}
+        self.strayed: tuple[int, ...] = ()
+        """Clients that computed their values from something else than most."""
         self.blamed: dict[int, str] = {}
         """Why a sum failed that might have been opened without these clients."""
         self.requests: dict[int, bytes] = dict.fromkeys(
@@ -75,6 +77,8 @@ class SecureServer:
         self._dealt: dict[int, Dealing] = {}
         self._opened: dict[int, list[int]] = {}
         self._values: dict[int, Bits] = {}
+        self._premises: dict[int, bytes] = {}
+        self._premise = NO_PREMISE
         self._list = b""
         self._consents: dict[int, bytes] = {}
         self._seeds: dict[int, bytes] = {}
@@ -167,14 +171,18 @@ class SecureServer:
     # masked ----------------------------------------------------------------------------------------------------------
 
     def _read_masked(self, client: int, reply: Packet) -> None:
-        opened = flagged(body_of(reply, reply_kind("masked"), self.terms), self.terms.neighbours_of(client))
+        body = body_of(reply, reply_kind("masked"), self.terms)
+        if len(body) < PREMISE:
+            raise WireError(f"{len(body)} bytes of its body arrived, and {PREMISE} say from what it computed its values.")
+        opened = flagged(body[PREMISE:], self.terms.neighbours_of(client))
         shape = (self.terms.size,)
         bits_named(reply, "values", shape=shape, bits=self.terms.bits)  # checked now; read when they are added up
         values = reply.arrays["values"]
         if isinstance(values, Bits):
-            self._values[client], self._opened[client] = values, opened
+            self._values[client], self._opened[client], self._premises[client] = values, opened, body[:PREMISE]
 
     def _ask_consent(self) -> dict[int, bytes]:
+        self._leave_other_premises()
         self._leave_unopened()
         self._check_enough(self._values, "sent masked values")
         self._list = flags(self.terms.clients, self._values)
@@ -188,6 +196,15 @@ class SecureServer:
         self._leave_out(lonely, "masked", "too few of its neighbours are left for it to go on.")
         request = self._request("consent", self._list)
         return {client: request for client in self._values if client not in lonely}
+
+    def _leave_other_premises(self) -> None:
+        """Leave clients out whose values follow from something else than those of most clients: their masks do not cancel."""
+        counts = Counter(self._premises.values())
+        self._premise = max(counts, key=lambda premise: (counts[premise], premise), default=NO_PREMISE)
+        self.strayed = tuple(client for client in self._values if self._premises[client] != self._premise)
+        self._leave_out(self.strayed, "masked", "it computed its values from another model, or with other settings, than most.")
+        for client in self.strayed:
+            del self._values[client]
 
     def _leave_unopened(self) -> None:
         """Leave clients out whose shares too few could open: the others tell their masks with them one by one.
@@ -332,7 +349,7 @@ class SecureServer:
             words += to_words(values.values, self.terms.bits)
         recovery = Recovery(self._transcript, self._keys, self._dealt, self._shares)
         seeds = {client: self._seeds[client] for client in self._values}
-        recovery.unmask(words, seeds=seeds, left=self._left, pairs=self._pairs)
+        recovery.unmask(words, seeds=seeds, left=self._left, pairs=self._pairs, premise=self._premise)
         self.result = SecureSum(from_words(words, self.terms.bits), self.survivors)
         return {}
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from sketchfed.errors import InputError, SecureSumError
 from sketchfed.secure import kept
-from sketchfed.secure.client import advertise, consent, mask, recover, share, unmask
+from sketchfed.secure.client import NO_PREMISE, advertise, consent, mask, recover, share, unmask
 from sketchfed.secure.keys import Identity
 from sketchfed.secure.messages import BOUND, Stage, request_kind
 from sketchfed.secure.states import Consented, Done, Joined, Masked, Shared, SumState, Told
@@ -69,16 +69,16 @@ class SecureClient:
         """The next stage that it answers. None after the last one or after a refusal. Most sums end before "recover"."""
         return _NEXT.get(type(self.state))
 
-    def answer(self, request: Packet, values: Tensor | None = None) -> Packet:
-        """Answer any request after the first. `values` are needed only at stage "masked"."""
+    def answer(self, request: Packet, values: Tensor | None = None, premise: bytes = NO_PREMISE) -> Packet:
+        """Answer any request after the first. `values` are needed only at stage "masked", and `premise` counts only there."""
         try:
-            self.state, reply = self._answered(request, values)
+            self.state, reply = self._answered(request, values, premise)
         except SecureSumError:
             self.state = Done(terms=self.state.terms, client=self.state.client)
             raise
         return reply
 
-    def _answered(self, request: Packet, values: Tensor | None) -> tuple[SumState, Packet]:
+    def _answered(self, request: Packet, values: Tensor | None, premise: bytes) -> tuple[SumState, Packet]:
         if self.stage is None or request.kind != request_kind(self.stage):
             expected = f"expects '{request_kind(self.stage)}'" if self.stage else "has finished"
             raise SecureSumError(f"client {self.state.client} {expected}, '{request.kind}' came. It answers each stage once.")
@@ -88,7 +88,7 @@ class SecureClient:
             case Shared() as shared:
                 if values is None:
                     raise InputError("at stage 'masked' a client needs the values that it adds: answer(request, values=...).")
-                return mask(shared, request, values)
+                return mask(shared, request, values, premise)
             case Masked() as masked:
                 return consent(masked, request)
             case Consented() as consented:

@@ -1,34 +1,12 @@
-"""Conversion of a replica to named tensors and back. Runs and clients store it in this way between rounds."""
+"""Rebuilds a replica from the named tensors in which runs and clients store it between rounds."""
 
 from collections.abc import Mapping
-from hashlib import sha256
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from sketchfed.algorithms.state import Replica
 from sketchfed.seeds import PublicSeed
 from sketchfed.subspaces import Subspace
-
-
-def to_tensors(replica: Replica) -> dict[str, Tensor]:
-    """The named tensors of a replica, without its round. `from_tensors` rebuilds the replica from them."""
-    named = {"weights": replica.weights, "velocity": replica.velocity, "prediction": replica.prediction}
-    named |= {f"moments.{name}": tensor for name, tensor in replica.moments.items()}
-    if replica.subspace is not None:
-        seed = torch.frombuffer(bytearray(replica.subspace.seed.to_bytes()), dtype=torch.uint8)
-        named |= {f"subspace.{name}": tensor for name, tensor in {**replica.subspace.tensors(), "seed": seed}.items()}
-    return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
-
-
-def digest(replica: Replica) -> bytes:
-    """SHA-256 of everything in a replica. Replicas with equal digests are equal, bit for bit."""
-    found = sha256(replica.round.to_bytes(8, "little"))
-    for name, tensor in sorted(to_tensors(replica).items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        found.update(np.ascontiguousarray(tensor.detach().cpu().numpy()))  # type: ignore[arg-type]
-    return found.digest()
 
 
 def from_tensors(tensors: Mapping[str, Tensor], *, round: int) -> Replica:

@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from sketchfed.algorithms.cohorts import round_seed
@@ -26,6 +30,24 @@ class Replica:
     """The running means of changes and of their squares, for algorithms whose steps depend on them."""
     subspace: Subspace | None = None
     """The subspace in which changes are sent, if it depends on earlier rounds. None before the first round."""
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """The named tensors of a replica, without its round. `replicas.from_tensors` rebuilds the replica from them."""
+        named = {"weights": self.weights, "velocity": self.velocity, "prediction": self.prediction}
+        named |= {f"moments.{name}": tensor for name, tensor in self.moments.items()}
+        if self.subspace is not None:
+            seed = torch.frombuffer(bytearray(self.subspace.seed.to_bytes()), dtype=torch.uint8)
+            named |= {f"subspace.{name}": tensor for name, tensor in {**self.subspace.tensors(), "seed": seed}.items()}
+        return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the round and all tensors. Replicas with equal digests are equal, bit for bit."""
+        found = sha256(self.round.to_bytes(8, "little"))
+        for name, tensor in sorted(self.to_tensors().items()):
+            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+            found.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).reshape(-1).data)
+        return found.digest()
 
 
 @dataclass(frozen=True, kw_only=True)

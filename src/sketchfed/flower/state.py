@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from sketchfed.algorithms import Replica
-from sketchfed.algorithms.replicas import from_tensors, group, to_tensors
+from sketchfed.algorithms.replicas import from_tensors, group
 from sketchfed.flower.messages import NEVER
 
 _RUN, _KEPT = "sketchfed.run", "sketchfed.kept"
@@ -31,7 +31,7 @@ class Kept:
     def to_bytes(self) -> bytes:
         tensors = {"made": torch.tensor(self.made)}
         if self.replica is not None:
-            tensors |= {f"replica.{name}": tensor for name, tensor in to_tensors(self.replica).items()}
+            tensors |= {f"replica.{name}": tensor for name, tensor in self.replica.to_tensors().items()}
             tensors["round"] = torch.tensor(self.replica.round)
         if self.memory is not None:
             tensors["memory"] = self.memory.contiguous()

@@ -7,7 +7,6 @@ from hashlib import sha256
 from torch import Tensor
 
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
-from sketchfed.algorithms.replicas import digest
 from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import ClientWork, Protection, SecureSums
 from sketchfed.secure import SECURE, Identity, SecureClient, Terms
@@ -143,7 +142,7 @@ class Participant:
                 f"the task is for round {replica.round}, but the secure sum is for round {session.state.terms.round}."
             )
         integers = self._secure_sums().integers(self._work(replica, examples, None, client))
-        return pack(session.answer(request, integers, premise=sha256(digest(replica) + self.agreed).digest()))
+        return pack(session.answer(request, integers, premise=sha256(replica.digest + self.agreed).digest()))
 
     def _work(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> ClientWork:
         context = RoundContext(round=replica.round, seed=self.seed, client=client, replica=replica, population=self.clients)

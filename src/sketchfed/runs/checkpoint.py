@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sketchfed.algorithms import State
-from sketchfed.algorithms.replicas import from_tensors, group, to_tensors
+from sketchfed.algorithms.replicas import from_tensors, group
 from sketchfed.errors import StorageError
 from sketchfed.rounds.server import Tally
 from sketchfed.runs.versions import remedy
@@ -157,7 +157,7 @@ class Checkpoints:
 
 def _tensors(state: State) -> dict[str, Tensor]:
     own = {f"own.{name}": tensor.contiguous() for name, tensor in state.own.items()}
-    return {**to_tensors(state.replica), **own}
+    return {**state.replica.to_tensors(), **own}
 
 
 def _described(tensors: Mapping[str, Tensor], prefixes: tuple[str, ...]) -> str:

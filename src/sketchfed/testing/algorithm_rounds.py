@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from sketchfed.algorithms import Algorithm, Replica
-from sketchfed.algorithms.replicas import to_tensors
 from sketchfed.rounds.server import Server
 from sketchfed.runs import Run
 from sketchfed.testing.algorithm_cases import PROTECTIONS, AlgorithmSuite, refusal, same, started
@@ -82,7 +81,10 @@ class AlgorithmRounds(AlgorithmSuite):
                 held = apart.replicas[client]
                 assert held is not None
                 assert held.round == expected.round
-                wanted, found = to_tensors(expected), to_tensors(held)  # a first replica may hold more than a whole model shows
+                wanted, found = (
+                    expected.to_tensors(),
+                    held.to_tensors(),
+                )  # a first replica may hold more than a whole model shows
                 assert same({name: found[name] for name in wanted}, wanted), f"client {client} in round {held.round}"
         assert missed, "nobody missed a round, so this check says nothing"
         assert torch.equal(weights_of(server), weights_of(joint))

@@ -4,6 +4,7 @@ import math
 import pickle
 import tracemalloc
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from cohorts import SESSION, small_terms
 
 from sketchfed.errors import InputError, SecureSumError, WireError
 from sketchfed.secure import Terms, planned_neighbourhood, planned_terms
+from sketchfed.secure.planning import _odds_of_at_least
 from sketchfed.secure.terms import VERSION
 from sketchfed.wire import Bits, Packet, pack, unpack
 
@@ -234,6 +236,17 @@ def test_planned_neighbourhoods_keep_their_promises_by_scipys_tails(count, collu
     first = np.arange(least, min(bad, k // 2) + 1)
     second = scipy.stats.hypergeom.sf(least - 1, count - k // 2, np.maximum(bad - first, 0), k // 2)
     assert count**2 / 2 * (near_colluding.pmf(first) * second).sum() <= 2**-40 * slack
+
+
+@pytest.mark.parametrize(
+    ("count", "marked", "k", "least"),
+    [(50, 5, 10, 0), (50, 5, 10, 6), (1_000, 100, 60, 30), (1_890, 1_828, 47, 30), (2_000, 1_999, 1_500, 100), (30, 28, 5, 1)],
+)
+def test_tails_are_those_of_rational_arithmetic(count, marked, k, least):
+    """Also where the first terms are too small for a float, or impossible."""
+    ways = (math.comb(marked, met) * math.comb(count - marked, k - met) for met in range(least, min(marked, k) + 1))
+    exact = float(Fraction(sum(ways), math.comb(count, k)))
+    assert math.isclose(_odds_of_at_least(count, marked, k, least), exact, rel_tol=1e-10)
 
 
 def test_two_fewer_neighbours_would_not_do():

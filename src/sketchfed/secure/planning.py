@@ -210,10 +210,23 @@ def _odds_of_both(count: int, marked: int, k: int, least: int) -> float:
     """The probability that each of two disjoint random sets of k clients includes at least this many marked ones."""
     total = 0.0
     for first in range(least, min(marked, k) + 1):
-        second = sum(_odds(count - k, marked - first, k, met) for met in range(least, min(marked - first, k) + 1))
-        term = _odds(count, marked, k, first) * second
+        term = _odds(count, marked, k, first) * _odds_of_at_least(count - k, marked - first, k, least)
         total += term
         if term < 1e-9 * total:  # the rest is less than that again: far in the tail, terms fall faster than geometrically
+            break
+    return total
+
+
+def _odds_of_at_least(count: int, marked: int, k: int, least: int) -> float:
+    """The hypergeometric probability that k of `count` clients include at least this many of the marked ones."""
+    term = total = _odds(count, marked, k, least) if least <= min(marked, k) else 0.0
+    for met in range(least + 1, min(marked, k) + 1):
+        if term:  # each term follows from the one before
+            term *= (marked - met + 1) * (k - met + 1) / (met * (count - marked - k + met))
+        else:  # the one before was too small for a float
+            term = _odds(count, marked, k, met)
+        total += term
+        if term < 1e-12 * total:  # terms rise to one largest and fall from there on, so the rest is smaller still
             break
     return total
 

@@ -32,6 +32,8 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, tor
 
 def elements(shape: tuple[int, ...]) -> int:
     """How many elements a shape holds, in Python integers: they do not overflow, so no lie about size slips through."""
+    if len(shape) == 1 and 0 <= shape[0] < MAX_ELEMENTS:
+        return shape[0]
     if len(shape) > MAX_DIMS:
         raise WireError(f"an array has at most {MAX_DIMS} dimensions, got {len(shape)}. Flatten it first.")
     if any(dim < 0 for dim in shape) or math.prod(max(dim, 1) for dim in shape) >= MAX_ELEMENTS:

@@ -9,6 +9,7 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.wire.arrays import MAX_DIMS, MAX_WIDTH, PLAIN, SIGNED, UNSIGNED, Spec, elements, from_raw
 from sketchfed.wire.packet import BOOL, CHECKSUM_AT, FLOAT, INT, MAGIC, PREFIX, TEXT, VERSION, Packet, Scalar
 
+_SIZES = {form: struct.calcsize(form) for form in ("<B", "<H", "<I", "<q", "<d")}
 LIMIT = 2**30
 """The most bytes that `unpack` reads unless told otherwise."""
 
@@ -33,15 +34,16 @@ def unpack(data: bytes | bytearray | memoryview, *, limit: int = LIMIT) -> Packe
     scalars = {name: reader.scalar(name) for name in reader.names("scalar")}
     specs = {name: reader.spec(name) for name in reader.names("array")}
     reader.finish()
-    if (due := sum(spec.size for spec in specs.values())) != len(payload):
+    sizes = [spec.size for spec in specs.values()]
+    if (due := sum(sizes)) != len(payload):
         raise WireError(
             f"the header describes arrays of {due:,} bytes, the payload has {len(payload):,}. "
             "The sender's encoder is broken, or it lies."
         )
     arrays, start = {}, 0
-    for name, spec in specs.items():
-        arrays[name] = from_raw(payload[start : start + spec.size], spec)
-        start += spec.size
+    for size, (name, spec) in zip(sizes, specs.items(), strict=True):
+        arrays[name] = from_raw(payload[start : start + size], spec)
+        start += size
     return Packet(kind=kind, arrays=arrays, seed=seed, clients=clients, scalars=scalars)
 
 
@@ -128,7 +130,7 @@ class _Reader:
         return self._header[self._at - count : self._at]
 
     def number(self, form: str) -> int | float:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]  # type: ignore[no-any-return]
+        return struct.unpack(form, self.take(_SIZES[form]))[0]  # type: ignore[no-any-return]
 
     def byte(self) -> int:
         return self.take(1)[0]

@@ -14,7 +14,7 @@ from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.protection.probe import norms
 from sketchfed.subspaces import Frame, MeanImage, damped
 from sketchfed.subspaces.centre import DAMPING
-from sketchfed.training import Examples, LocalWork, make_trainer
+from sketchfed.training import Examples, LocalWork, Turn, make_trainer
 from sketchfed.training.inputs import InputTrainer
 from sketchfed.vectors import Layout, flatten
 from sketchfed.wire import Packet, unpack
@@ -77,7 +77,7 @@ def test_steps_are_adams_in_the_damped_frame():
     mean = square = torch.zeros(frame.inner, dtype=torch.float64)
     for t in range(1, 6):
         server.advance()
-        changes = [trainer.train(w.float(), data, work, SEED) - w.float() for data in clients]
+        changes = [trainer.train(w.float(), data, work, Turn(SEED)) - w.float() for data in clients]
         g = basis.T @ torch.stack(changes).mean(0).double()
         mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g**2
         w = w + 0.05 * basis @ (mean / (1 - 0.9**t) / (square / (1 - 0.999**t)).clamp(min=1e-16).sqrt())
@@ -160,7 +160,7 @@ def test_inputs_that_do_not_fit_the_first_matrix_are_refused():
 def test_who_has_no_examples_adds_nothing():
     trainer = InputTrainer(make_trainer(model(), "squares"), start=0, inputs=6)
     nothing = Examples(torch.zeros(0, 6), torch.zeros(0, 4))
-    assert torch.equal(trainer.train(flatten(model()), nothing, LocalWork(rate=1.0), SEED), flatten(model()))
+    assert torch.equal(trainer.train(flatten(model()), nothing, LocalWork(rate=1.0), Turn(SEED)), flatten(model()))
 
 
 def test_a_trainer_of_inputs_clips_each_of_them():

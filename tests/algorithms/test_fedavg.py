@@ -99,7 +99,7 @@ def test_feedback_does_not_feed_on_itself():
 def test_feedback_through_a_codec_without_loss_keeps_nothing_back():
     feedback, plain = (advanced(federation(FedAvg(error_feedback=on), data_of(3)), 3) for on in (True, False))
     assert torch.equal(weights_of(feedback), weights_of(plain))
-    assert all(not memory.any() for memory in feedback.engine.inner.memories.values())
+    assert all(not memory.owed.any() for memory in feedback.engine.inner.memories.values())
     assert plain.engine.inner.memories == {}
 
 

@@ -21,7 +21,7 @@ from sketchfed.attacks.scores import auc, auc_interval
 from sketchfed.errors import InputError
 from sketchfed.privacy.audit import audit, audited
 from sketchfed.sketches import make_sketch
-from sketchfed.training import LOSSES, Examples, LocalWork, make_trainer
+from sketchfed.training import LOSSES, Examples, LocalWork, Turn, make_trainer
 from sketchfed.vectors import flatten
 
 LOSS = LOSSES["cross_entropy"]
@@ -42,7 +42,7 @@ def part(start: int, stop: int) -> Examples:
 
 
 def trained(module: nn.Module, examples: Examples, work: LocalWork = FITTED) -> Tensor:
-    return make_trainer(module, "cross_entropy").train(flatten(module), examples, work, SEED)
+    return make_trainer(module, "cross_entropy").train(flatten(module), examples, work, Turn(SEED))
 
 
 def area(scores: Tensor, members: int = MEMBERS) -> float:
@@ -129,7 +129,7 @@ def rounds(module: nn.Module, count: int, ratio: float) -> list[Observation]:
     for index in range(count):
         seen = replace(mean_of(module, MEMBERS, within=0.1, seed=index), weights=weights)
         found.append(noisy(replace(seen, values=seen.seen(*members).detach()), ratio, index))
-        weights = trainer.train(weights, members, STEP, SEED)
+        weights = trainer.train(weights, members, STEP, Turn(SEED))
     return found
 
 

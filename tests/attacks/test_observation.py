@@ -10,7 +10,7 @@ from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import SKETCHES, make_sketch
 from sketchfed.subspaces import IncrementalSvd
-from sketchfed.training import LOSSES, Examples, LocalWork, make_trainer
+from sketchfed.training import LOSSES, Examples, LocalWork, Turn, make_trainer
 from sketchfed.vectors import flatten
 
 WORKS = {
@@ -27,7 +27,7 @@ def test_it_is_what_the_client_computes(model, work):
     """The trainer's own result, batches in the client's order."""
     module, (x, y) = model(), digits(8)
     seen = observed(module, x, y, work=work)
-    trained = make_trainer(module, "cross_entropy").train(flatten(module), Examples(x, y), work, SEED)
+    trained = make_trainer(module, "cross_entropy").train(flatten(module), Examples(x, y), work, Turn(SEED))
     assert torch.allclose(seen.values, trained - flatten(module), atol=2e-5)
 
 

@@ -11,7 +11,7 @@ from problems import SEED, dense_model, examples
 from sketchfed.errors import InputError
 from sketchfed.protection.batches import hidden_batches, passed_batch, passed_batches, poisson_batch, private_descent
 from sketchfed.seeds import SecretSeed
-from sketchfed.training import AutogradTrainer, Examples, LocalWork, PerceptronTrainer
+from sketchfed.training import AutogradTrainer, Examples, LocalWork, PerceptronTrainer, Turn
 from sketchfed.training.losses import loss_named
 from sketchfed.vectors import flatten
 
@@ -27,7 +27,10 @@ def one_by_one(trainer, weights, data):
     """Each example's gradient, from a step of length one on that example alone."""
     work = LocalWork(rate=1.0)
     return torch.stack(
-        [weights - trainer.train(weights, Examples(x[None], y[None]), work, SEED) for x, y in zip(data.x, data.y, strict=True)]
+        [
+            weights - trainer.train(weights, Examples(x[None], y[None]), work, Turn(SEED))
+            for x, y in zip(data.x, data.y, strict=True)
+        ]
     )
 
 
@@ -115,7 +118,7 @@ def test_private_steps_without_noise_and_clipping_are_plain_ones():
     work = LocalWork(rate=0.3, steps=4, batch=12, momentum=0.5, decay=0.01)
     batches = hidden_batches(data, work, SecretSeed.insecure(1))
     kept = private_descent(trainer, weights, batches, work, clip=1e9, noise=lambda total, _: total)
-    torch.testing.assert_close(kept, trainer.train(weights, data, work, SEED), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(kept, trainer.train(weights, data, work, Turn(SEED)), rtol=1e-4, atol=1e-5)
 
 
 def test_each_private_step_draws_its_own_noise():

@@ -172,7 +172,7 @@ def test_an_answer_says_its_round_and_depends_on_nothing_but_round_and_client(al
     replica, data = server.state.replica, data_of(3)[0]
     kept = replica.weights.clone()
     reply, memory = participant.answer(replica, data, None, 1)
-    assert memory is None
+    assert not memory
     assert unpack(reply).scalars["round"] == 0
     assert participant.answer(replica, data, None, 1)[0] == reply
     assert torch.equal(replica.weights, kept)

@@ -7,7 +7,7 @@ from torch import nn
 from problems import SEED, examples
 from sketchfed.algorithms import Dbcl
 from sketchfed.algorithms.settings import SketchSettings
-from sketchfed.training import AutogradTrainer, LocalWork, PerceptronTrainer, make_trainer
+from sketchfed.training import AutogradTrainer, LocalWork, PerceptronTrainer, Turn, make_trainer
 from sketchfed.training.losses import LOSSES
 from sketchfed.vectors import flatten
 
@@ -40,8 +40,8 @@ def both(family="balanced", loss="cross_entropy"):
 def test_both_trainers_say_the_same(family, loss, work):
     weights, by_hand, by_autograd = both(family, loss)
     data = examples(loss=loss)
-    said = by_hand.train(weights, data, work, SEED)
-    torch.testing.assert_close(said, by_autograd.train(weights, data, work, SEED), rtol=1e-5, atol=1e-6)
+    said = by_hand.train(weights, data, work, Turn(SEED))
+    torch.testing.assert_close(said, by_autograd.train(weights, data, work, Turn(SEED)), rtol=1e-5, atol=1e-6)
     assert not torch.equal(said, weights)
 
 
@@ -72,5 +72,5 @@ def test_a_model_that_draws_random_numbers_stays_one_after_the_other():
     assert trainer.sequential
     assert trainer.sketched(form).sequential
     weights, work = form.apply(flatten(module)), LocalWork(rate=0.1, batch=2)
-    first, second = (trainer.sketched(form).train(weights, examples(5), work, SEED) for _ in range(2))
+    first, second = (trainer.sketched(form).train(weights, examples(5), work, Turn(SEED)) for _ in range(2))
     assert torch.equal(first, second)

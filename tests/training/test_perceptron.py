@@ -8,7 +8,7 @@ from torch import nn
 
 from problems import SEED, by_torch, dense_model, examples
 from sketchfed.errors import InputError, UnknownNameError
-from sketchfed.training import LOSSES, AutogradTrainer, LocalWork, PerceptronTrainer, make_trainer
+from sketchfed.training import LOSSES, AutogradTrainer, LocalWork, PerceptronTrainer, Turn, make_trainer
 from sketchfed.vectors import flatten, load
 
 MODELS = {
@@ -37,9 +37,9 @@ def test_it_trains_as_autograd_and_torch_do(name, loss, work):
     weights = flatten(module)
     fast, slow = PerceptronTrainer(module, LOSSES[loss]), AutogradTrainer(module, LOSSES[loss])
     assert isinstance(make_trainer(module, loss), PerceptronTrainer)
-    trained = fast.train(weights, data, WORK[work], SEED)
+    trained = fast.train(weights, data, WORK[work], Turn(SEED))
     assert (trained - weights).norm() > 1e-2, "nothing was learned, so nothing was compared"
-    assert torch.allclose(trained, slow.train(weights, data, WORK[work], SEED), rtol=0, atol=1e-5)
+    assert torch.allclose(trained, slow.train(weights, data, WORK[work], Turn(SEED)), rtol=0, atol=1e-5)
     assert torch.allclose(trained, by_torch(module, LOSSES[loss], weights, data, WORK[work]), rtol=0, atol=1e-5)
 
 
@@ -68,7 +68,7 @@ def test_images_are_flattened():
     data, work = examples(shape=(1, 2, 3)), LocalWork(rate=0.1, steps=3)
     trainer = make_trainer(module, "cross_entropy")
     assert isinstance(trainer, PerceptronTrainer)
-    trained = trainer.train(flatten(module), data, work, SEED)
+    trained = trainer.train(flatten(module), data, work, Turn(SEED))
     assert torch.allclose(trained, by_torch(module, LOSSES["cross_entropy"], flatten(module), data, work), atol=1e-5)
 
 
@@ -141,20 +141,20 @@ def test_the_weights_given_are_left_alone_and_those_of_the_module_do_not_matter(
     weights = flatten(module)
     before, trainer = weights.clone(), PerceptronTrainer(module, LOSSES["cross_entropy"])
     load(module, torch.zeros_like(weights))
-    trained = trainer.train(weights, data, work, SEED)
+    trained = trainer.train(weights, data, work, Turn(SEED))
     assert torch.equal(weights, before)
     assert trained.data_ptr() != weights.data_ptr()
     assert torch.equal(flatten(module), torch.zeros_like(weights))
-    assert not torch.equal(trained, trainer.train(torch.zeros_like(weights), data, work, SEED))
+    assert not torch.equal(trained, trainer.train(torch.zeros_like(weights), data, work, Turn(SEED)))
 
 
 def test_threads_do_not_change_a_bit():
     module, work = dense_model("mlp", hidden=[40, 40]), LocalWork(rate=0.1, batch=5, epochs=2, momentum=0.5)
     trainer, weights = PerceptronTrainer(module, LOSSES["cross_entropy"]), flatten(module)
     data = [examples(30 + client) for client in range(12)]
-    alone = [trainer.train(weights, own, work, SEED) for own in data]
+    alone = [trainer.train(weights, own, work, Turn(SEED)) for own in data]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda own: trainer.train(weights, own, work, SEED), data))
+        together = list(pool.map(lambda own: trainer.train(weights, own, work, Turn(SEED)), data))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 

@@ -6,7 +6,7 @@ import torch
 from sketchfed.models import build
 from sketchfed.runs.workload import loss_for
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import Examples, LocalWork, make_trainer
+from sketchfed.training import Examples, LocalWork, Turn, make_trainer
 from sketchfed.training.total import TotalTrainer
 
 SEED = PublicSeed(3)
@@ -45,11 +45,11 @@ def test_an_example_that_breaks_the_model_counts_as_zero_and_the_others_count_as
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_client_whose_training_breaks_changes_nothing(inner, weights, value):
-    assert torch.equal(TotalTrainer(inner).train(weights, examples(value), WORK, SEED), weights)
+    assert torch.equal(TotalTrainer(inner).train(weights, examples(value), WORK, Turn(SEED)), weights)
 
 
 def test_training_that_does_not_break_is_left_alone(inner, weights):
     total = TotalTrainer(inner)
-    assert torch.equal(total.train(weights, examples(), WORK, SEED), inner.train(weights, examples(), WORK, SEED))
+    assert torch.equal(total.train(weights, examples(), WORK, Turn(SEED)), inner.train(weights, examples(), WORK, Turn(SEED)))
     assert torch.equal(total.clipped_sum(weights, examples(), 0.1), inner.clipped_sum(weights, examples(), 0.1))
     assert torch.equal(total.gradients(weights, examples()), inner.gradients(weights, examples()))

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.config import GIVEN, Config, DataSettings
@@ -27,6 +26,7 @@ from sketchfed.rounds import Engine, Participant
 from sketchfed.runs.hosts import Host
 from sketchfed.runs.workload import Workload
 from sketchfed.storage import replace_file, storing
+from sketchfed.training import ClientMemory
 
 log = logging.getLogger("sketchfed")
 
@@ -112,10 +112,10 @@ class Federation(Host):
         )
         return self.engine
 
-    def resume(self, memories: dict[int, Tensor], replica: Replica | None) -> None:
+    def resume(self, memories: dict[int, ClientMemory], replica: Replica | None) -> None:
         """Do nothing, because nodes keep their own memories and replicas."""
 
-    def changed_memories(self) -> tuple[dict[int, Tensor], set[int]]:
+    def changed_memories(self) -> tuple[dict[int, ClientMemory], set[int]]:
         return {}, set()
 
     def keep(self) -> None:

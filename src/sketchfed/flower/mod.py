@@ -20,8 +20,7 @@ from sketchfed.flower.refusals import told
 from sketchfed.flower.source import Hello, Work, WorkSource, total
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.nodes.policy import Rule
-from sketchfed.seeds import PublicSeed
-from sketchfed.training import Examples, LocalWork
+from sketchfed.training import Examples, LocalWork, Turn
 
 CallNext = Callable[[Message, Context], Message]
 
@@ -101,7 +100,7 @@ class AppTrainer:
     def check(self, examples: Examples) -> None:
         """Nothing is known of them."""
 
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
         return self._source.train(self._layout, weights)
 
     def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:

@@ -4,45 +4,43 @@ A context can be copied. What must happen only once is in the node's store (`ske
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.algorithms.replicas import from_tensors, group
 from sketchfed.flower.messages import NEVER
+from sketchfed.training import ClientMemory
 
 _RUN, _KEPT = "sketchfed.run", "sketchfed.kept"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What a client holds after a round in which it replied: its replica, and the memory of error feedback."""
+    """What a client holds after a round in which it replied: its replica, and its memory."""
 
     made: int = NEVER
     """The round of that reply."""
     replica: Replica | None = None
-    memory: Tensor | None = None
+    memory: ClientMemory = field(default_factory=ClientMemory)
 
     def to_bytes(self) -> bytes:
         tensors = {"made": torch.tensor(self.made)}
         if self.replica is not None:
             tensors |= {f"replica.{name}": tensor for name, tensor in self.replica.to_tensors().items()}
             tensors["round"] = torch.tensor(self.replica.round)
-        if self.memory is not None:
-            tensors["memory"] = self.memory.contiguous()
-        return save(tensors)
+        return save(tensors | self.memory.to_tensors())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Kept":
         tensors = load(data)
         parts = group(tensors, "replica")
         replica = from_tensors(parts, round=int(tensors["round"])) if parts else None
-        return cls(made=int(tensors["made"]), replica=replica, memory=tensors.get("memory"))
+        return cls(made=int(tensors["made"]), replica=replica, memory=ClientMemory.from_tensors(tensors))
 
 
 class ClientState:
@@ -86,7 +84,7 @@ class ClientState:
         data = _bytes(self._of(_KEPT), name)
         try:
             return Kept.from_bytes(data) if data else None
-        except (SafetensorError, KeyError, ValueError):  # written by another version: as good as lost
+        except (SafetensorError, KeyError, TypeError, ValueError):  # written by another version: as good as lost
             return None
 
     def _of(self, name: str) -> Mapping[str, object]:

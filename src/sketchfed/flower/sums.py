@@ -97,9 +97,12 @@ class SumDesk:
                     release.check(rows)
             self._source.round = replica.round
             with data_at_work():
-                reply = work.participant.masked(session, packet, replica, work.examples(), self._request.client)
-            if work.participant.algorithm.incremental:
-                lasting.append(Kept(made=replica.round, replica=replica))
+                reply, memory = work.participant.masked(
+                    session, packet, replica, work.examples(), kept.memory, self._request.client
+                )
+            held = replica if work.participant.algorithm.incremental else None
+            if held is not None or memory or kept.memory:
+                lasting.append(Kept(made=replica.round, replica=held, memory=memory))
             return reply, release
 
         reply = self._answered(data + task, packet, answer)

@@ -1,11 +1,12 @@
 """The inputs of a client's work in a round."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from sketchfed.algorithms import Change, Replica, RoundContext
-from sketchfed.training import Examples, LocalWork, Trainer
+from sketchfed.training import Examples, LocalWork, Trainer, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +18,13 @@ class ClientWork:
     replica: Replica
     examples: Examples
     memory: Tensor | None
-    """The memory that the client kept when it last took part. None if there is none."""
+    """What the algorithm kept when this client last took part. None if there is nothing."""
     context: RoundContext
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What training kept when this client last took part. Training changes it."""
 
     def trained(self, work: LocalWork) -> Change:
         """Train locally without noise and return the change."""
-        trained = self.trainer.train(self.replica.weights, self.examples, work, self.context.own)
+        turn = Turn(seed=self.context.own, round=self.context.round, client=self.context.client, kept=self.kept)
+        trained = self.trainer.train(self.replica.weights, self.examples, work, turn)
         return Change(trained.sub_(self.replica.weights))

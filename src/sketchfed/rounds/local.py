@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.errors import SketchfedError, reason
 from sketchfed.rounds.kept import KeptExamples
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.secure_clients import SecureClients
-from sketchfed.training import Examples
+from sketchfed.training import ClientMemory, Examples
 
 log = logging.getLogger("sketchfed")
 
@@ -37,11 +36,11 @@ class LocalEngine:
         self.clients = clients
         self.complaints: dict[int, str] = {}
         self.unheard: tuple[int, ...] = ()  # no reply is lost here: a client that fails sends nothing
-        self.memories: dict[int, Tensor] = {}
+        self.memories: dict[int, ClientMemory] = {}
         self.changed: set[int] = set()
         """Clients whose memory changed since the last checkpoint."""
         self.replica = start
-        self._pending: dict[int, tuple[int, Tensor]] = {}
+        self._pending: dict[int, tuple[int, ClientMemory]] = {}
         self._participant, self._examples = participant, KeptExamples(examples)
         # Torch keeps a thread count per calling thread, so the setting of the main thread does not apply to the pool.
         self._pool = ThreadPoolExecutor(
@@ -52,8 +51,10 @@ class LocalEngine:
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         self.complaints = {}
         if stage != "train":
-            answers = self._secure.ask(requests, stage, self._receive)
+            answers = self._secure.ask(requests, stage, self._receive, self.memories)
             self.complaints = self._secure.complaints
+            for client, made in self._secure.kept.items():
+                self._keep(client, *made)
             return answers
         received: dict[int, Replica] = {}  # keyed by the task's id(): clients with equal needs share one object
         tasks: list[tuple[int, Replica]] = []
@@ -69,8 +70,12 @@ class LocalEngine:
             if reply is not None:
                 replies[client] = reply
             if memory is not None:
-                self._pending[client] = replica.round, memory
+                self._keep(client, replica.round, memory)
         return replies
+
+    def _keep(self, client: int, index: int, memory: ClientMemory) -> None:
+        if memory or client in self.memories:
+            self._pending[client] = index, memory
 
     def acknowledge(self, rounds: Mapping[int, int]) -> None:
         for client, index in rounds.items():
@@ -88,7 +93,7 @@ class LocalEngine:
         self.replica = self._participant.receive(self.replica, task)
         return self.replica
 
-    def _work(self, task: tuple[int, Replica]) -> tuple[bytes | None, Tensor | None]:
+    def _work(self, task: tuple[int, Replica]) -> tuple[bytes | None, ClientMemory | None]:
         client, replica = task
         try:
             return self._participant.answer(replica, self._examples(client), self.memories.get(client), client)
@@ -97,7 +102,7 @@ class LocalEngine:
             self.complaints[client] = reason(error)
             return None, None
 
-    def take_changes(self) -> tuple[dict[int, Tensor], set[int]]:
+    def take_changes(self) -> tuple[dict[int, ClientMemory], set[int]]:
         """Return all memories, and the clients whose memory changed since the last call and must be saved."""
         changed, self.changed = self.changed, set()
         return self.memories, changed

@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from torch import Tensor
-
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import ClientWork, Protection, SecureSums
 from sketchfed.secure import SECURE, Identity, SecureClient, Terms
 from sketchfed.seeds import PublicSeed, SecretSeed
-from sketchfed.training import Examples, Trainer
+from sketchfed.training import ClientMemory, Examples, Trainer
 from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
 
 MOST_UPDATES = 1_000_000
@@ -110,12 +108,15 @@ class Participant:
             )
         return replica
 
-    def answer(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> tuple[bytes, Tensor | None]:
+    def answer(
+        self, replica: Replica, examples: Examples, memory: ClientMemory | None, client: int
+    ) -> tuple[bytes, ClientMemory]:
         """Train locally. Return the reply, and the memory that the client keeps until it takes part again."""
         if isinstance(self.protection, SecureSums):
             raise SecureSumError("this run sends masked integers only, so a client does not answer in the clear.")
-        packet, memory = self.protection.reply(self._work(replica, examples, memory, client))
-        return pack(packet.stamped(round=replica.round)), memory
+        work = self._work(replica, examples, memory, client)
+        packet, owed = self.protection.reply(work)
+        return pack(packet.stamped(round=replica.round)), ClientMemory(owed=owed, kept=work.kept).copy()
 
     def join(
         self, request: Packet, client: int, identity: Identity, directory: Mapping[int, bytes], joined: set[bytes]
@@ -132,8 +133,16 @@ class Participant:
         joined.add(terms.digest)
         return session, pack(packet)
 
-    def masked(self, session: SecureClient, request: Packet, replica: Replica, examples: Examples, client: int) -> bytes:
-        """Train locally and return the masked reply.
+    def masked(
+        self,
+        session: SecureClient,
+        request: Packet,
+        replica: Replica,
+        examples: Examples,
+        memory: ClientMemory | None,
+        client: int,
+    ) -> tuple[bytes, ClientMemory]:
+        """Train locally. Return the masked reply, and the memory that the client keeps until it takes part again.
 
         The masks cancel only between clients that hold the same replica and agreed on the same settings.
         """
@@ -141,13 +150,25 @@ class Participant:
             raise SecureSumError(
                 f"the task is for round {replica.round}, but the secure sum is for round {session.state.terms.round}."
             )
-        integers = self._secure_sums().integers(self._work(replica, examples, None, client))
-        return pack(session.answer(request, integers, premise=sha256(replica.digest + self.agreed).digest()))
+        work = self._work(replica, examples, memory, client)
+        reply = session.answer(request, self._secure_sums().integers(work), premise=self._premise(replica))
+        return pack(reply), ClientMemory(kept=work.kept).copy()
 
-    def _work(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> ClientWork:
+    def _premise(self, replica: Replica) -> bytes:
+        return sha256(replica.digest + self.agreed).digest()
+
+    def _work(self, replica: Replica, examples: Examples, memory: ClientMemory | None, client: int) -> ClientWork:
         context = RoundContext(round=replica.round, seed=self.seed, client=client, replica=replica, population=self.clients)
         trainer = self.algorithm.given(self.seed, replica.round).trainer(self.trainer)
-        return ClientWork(trainer=trainer, replica=replica, examples=examples, memory=memory, context=context)
+        before = ClientMemory() if memory is None else memory.copy()  # training may change it, and the round may fail
+        return ClientWork(
+            trainer=trainer,
+            replica=replica,
+            examples=examples,
+            memory=before.owed,
+            context=context,
+            kept=dict(before.kept),
+        )
 
     def _secure_sums(self) -> SecureSums:
         if not isinstance(self.protection, SecureSums):

@@ -10,7 +10,7 @@ from sketchfed.errors import SecureSumError, SketchfedError, WireError, reason
 from sketchfed.rounds.participant import Participant, parted
 from sketchfed.secure import Identity, SecureClient, request_kind, sum_of
 from sketchfed.seeds import SecretSeed
-from sketchfed.training import Examples
+from sketchfed.training import ClientMemory, Examples
 from sketchfed.wire import Packet, pack, unpack
 
 log = logging.getLogger("sketchfed")
@@ -71,13 +71,22 @@ class SecureClients:
         self._identities = Identities(clients, secret)
         self.directory = Directory(self._identities)
         self.complaints: dict[int, str] = {}
+        self.kept: dict[int, tuple[int, ClientMemory]] = {}
+        """The round and the new memory of each client that trained for the last request."""
+        self._memories: Mapping[int, ClientMemory] = {}
         self._participant, self._examples, self._pool = participant, examples, pool
         self._sums: defaultdict[int, dict[bytes, SecureClient]] = defaultdict(dict)
         self._joined: defaultdict[int, set[bytes]] = defaultdict(set)
 
-    def ask(self, requests: Mapping[int, bytes], stage: str, receive: Callable[[bytes], Replica]) -> dict[int, bytes]:
+    def ask(
+        self,
+        requests: Mapping[int, bytes],
+        stage: str,
+        receive: Callable[[bytes], Replica],
+        memories: Mapping[int, ClientMemory],
+    ) -> dict[int, bytes]:
         """Return the replies to a stage. `receive` brings the current replica to the round of a task."""
-        self.complaints = {}
+        self.complaints, self.kept, self._memories = {}, {}, memories
         received = _received(requests.values(), receive) if stage == "masked" else {}
 
         def answer(client: int) -> bytes | None:
@@ -119,7 +128,10 @@ class SecureClients:
         replica = received[task]
         if isinstance(replica, SketchfedError):
             raise replica
-        return self._participant.masked(sums[name], packet, replica, self._examples(client), client)
+        memory = self._memories.get(client)
+        reply, memory = self._participant.masked(sums[name], packet, replica, self._examples(client), memory, client)
+        self.kept[client] = replica.round, memory
+        return reply
 
 
 def _received(requests: Iterable[bytes], receive: Callable[[bytes], Replica]) -> dict[bytes, Replica | SketchfedError]:

@@ -14,7 +14,7 @@ from sketchfed.codecs.linear import LinearCode
 from sketchfed.kernels.draws import subset
 from sketchfed.runs.workload import Workload
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import Examples, LocalWork, Trainer
+from sketchfed.training import Examples, LocalWork, Trainer, Turn
 
 EXAMPLES = 2_048
 """The number of training examples in the sample that represents all of them."""
@@ -42,7 +42,7 @@ def training_sample(workload: Workload, seed: PublicSeed) -> list[Examples]:
 
 def descent(trainer: Trainer, weights: Tensor, examples: Examples, seed: PublicSeed) -> Tensor:
     """The negative gradient of the summed losses of the examples, `(dim,)`, up to a constant factor."""
-    return (trainer.train(weights, examples, _STEP, seed) - weights).mul_(len(examples.x))
+    return (trainer.train(weights, examples, _STEP, Turn(seed)) - weights).mul_(len(examples.x))
 
 
 def captured_share(code: LinearCode, parts: Sequence[Tensor]) -> float | None:

@@ -24,6 +24,7 @@ from sketchfed.errors import StorageError
 from sketchfed.rounds.server import Tally
 from sketchfed.runs.versions import remedy
 from sketchfed.storage import replace_file, storing
+from sketchfed.training import ClientMemory
 from sketchfed.version import __version__
 
 FILE = "checkpoint.safetensors"
@@ -45,7 +46,7 @@ class Checkpoint:
     state: State
     tally: Tally
     seconds: float
-    memories: dict[int, Tensor]
+    memories: dict[int, ClientMemory]
     chained: bool
     """Whether the run's privacy ledger had hashes when this was saved. It then has them for good."""
 
@@ -63,7 +64,7 @@ class Checkpoints:
         tally: Tally,
         *,
         seconds: float,
-        memories: dict[int, Tensor],
+        memories: dict[int, ClientMemory],
         changed: set[int],
         chained: bool = False,
     ) -> None:
@@ -73,7 +74,7 @@ class Checkpoints:
             saved[client] = state.replica.round
             with storing(self._folder / MEMORIES):
                 (self._folder / MEMORIES).mkdir(exist_ok=True)
-            replace_file(self._memory_file(client, saved[client]), _packed({"memory": memories[client]}, {}))
+            replace_file(self._memory_file(client, saved[client]), _packed(memories[client].to_tensors(), {}))
         counts = {name: value for name, value in vars(tally).items() if isinstance(value, int)}
         about = {**counts, "seconds": seconds, "version": _VERSION, "round": state.replica.round}
         if chained:
@@ -137,10 +138,10 @@ class Checkpoints:
         if found != wanted:
             raise ValueError(f"it holds {found}, but a run of this model and algorithm holds {wanted}")
 
-    def _memory(self, client: int, made: int, dim: int) -> Tensor:
-        memory = _unpacked(self._memory_file(client, made))[0]["memory"]
-        if memory.shape != (dim,):
-            raise ValueError(f"the memory of client {client} has shape {tuple(memory.shape)}, not ({dim},)")
+    def _memory(self, client: int, made: int, dim: int) -> ClientMemory:
+        memory = ClientMemory.from_tensors(_unpacked(self._memory_file(client, made))[0])
+        if memory.owed is not None and memory.owed.shape != (dim,):
+            raise ValueError(f"the memory of client {client} has shape {tuple(memory.owed.shape)}, not ({dim},)")
         return memory
 
     def _sweep(self) -> None:

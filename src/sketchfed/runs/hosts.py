@@ -6,14 +6,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
-from torch import Tensor
-
 from sketchfed.algorithms import Replica
 from sketchfed.config import ENGINES, Config
 from sketchfed.errors import InputError
 from sketchfed.parts import check_class
 from sketchfed.rounds import Engine, LocalEngine, Participant
 from sketchfed.runs.workload import Workload
+from sketchfed.training import ClientMemory
 
 _NEEDED = {"flower": "flwr"}
 """Engines that need an extra of this package, each with a module that the extra installs."""
@@ -57,11 +56,11 @@ class Host(ABC):
         """Write to the run's folder what a later process needs in order to find the same clients."""
 
     @abstractmethod
-    def resume(self, memories: dict[int, Tensor], replica: Replica | None) -> None:
+    def resume(self, memories: dict[int, ClientMemory], replica: Replica | None) -> None:
         """Continue after a checkpoint with the clients' memories and the replica that they hold."""
 
     @abstractmethod
-    def changed_memories(self) -> tuple[dict[int, Tensor], set[int]]:
+    def changed_memories(self) -> tuple[dict[int, ClientMemory], set[int]]:
         """Return all memories, and the clients whose memory changed since the last call and must be saved."""
 
     @abstractmethod
@@ -95,11 +94,11 @@ class LocalHost(Host):
     def keep(self) -> None:
         """Do nothing, because the checkpoint holds everything."""
 
-    def resume(self, memories: dict[int, Tensor], replica: Replica | None) -> None:
+    def resume(self, memories: dict[int, ClientMemory], replica: Replica | None) -> None:
         if self._engine is not None:
             self._engine.memories, self._engine.replica = memories, replica
 
-    def changed_memories(self) -> tuple[dict[int, Tensor], set[int]]:
+    def changed_memories(self) -> tuple[dict[int, ClientMemory], set[int]]:
         return ({}, set()) if self._engine is None else self._engine.take_changes()
 
     def close(self, error: BaseException | None = None) -> None:

@@ -11,7 +11,7 @@ from sketchfed.rounds import Engine, LocalEngine, Participant, Relay
 from sketchfed.rounds.server import Server
 from sketchfed.seeds import PublicSeed
 from sketchfed.testing.problems import SEED, dense_model
-from sketchfed.training import Examples, make_trainer
+from sketchfed.training import ClientMemory, Examples, make_trainer
 from sketchfed.vectors import flatten
 
 Tamper = Callable[[dict[int, bytes]], dict[int, bytes]]
@@ -40,7 +40,7 @@ class Apart:
     def __init__(self, participant: Participant, data: list[Examples], start: Replica | None) -> None:
         self.participant, self.data, self.clients = participant, data, len(data)
         self.replicas: dict[int, Replica | None] = dict.fromkeys(range(len(data)), start)
-        self.memories: dict[int, torch.Tensor | None] = {}
+        self.memories: dict[int, ClientMemory] = {}
         self.complaints: dict[int, str] = {}
 
     directory: Mapping[int, bytes] = {}  # it takes no part in secure sums

@@ -5,6 +5,7 @@ from torch import nn
 from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LiveExamples, LocalWork, Score, Trainer
 from sketchfed.training.losses import LOSSES, Loss, loss_named
+from sketchfed.training.memory import ClientMemory, Turn
 from sketchfed.training.metrics import METRICS, Metric
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
 from sketchfed.training.threads import one_thread
@@ -13,6 +14,7 @@ __all__ = [
     "LOSSES",
     "METRICS",
     "AutogradTrainer",
+    "ClientMemory",
     "Examples",
     "LiveExamples",
     "LocalWork",
@@ -21,6 +23,7 @@ __all__ = [
     "PerceptronTrainer",
     "Score",
     "Trainer",
+    "Turn",
     "make_trainer",
     "one_thread",
 ]

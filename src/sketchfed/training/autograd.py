@@ -14,6 +14,7 @@ from sketchfed.training.base import CHUNK, Examples, LocalWork, batches, explain
 from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.fit import fitting_loss
 from sketchfed.training.losses import Loss
+from sketchfed.training.memory import Turn
 from sketchfed.vectors import Layout, adopt, flatten, trainable
 
 
@@ -58,11 +59,11 @@ class AutogradTrainer:
                 "nn.GroupNorm or nn.LayerNorm, which keep no statistics and also work on a batch of one example."
             )
 
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
         with torch.random.fork_rng(devices=[], enabled=self.sequential):
             if self.sequential:
-                torch.manual_seed(int(seed.child("torch").words(1)[0]))
-            return self._trained(weights, examples, work, seed)
+                torch.manual_seed(int(turn.seed.child("torch").words(1)[0]))
+            return self._trained(weights, examples, work, turn.seed)
 
     def _trained(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
         copy = self._copy()

@@ -13,6 +13,7 @@ from sketchfed.errors import InputError
 from sketchfed.kernels.draws import permutation
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
+from sketchfed.training.memory import Turn
 
 CHUNK = 16
 """The number of per-example gradients that are in memory at a time."""
@@ -97,8 +98,8 @@ class Trainer(Protocol):
     def check(self, examples: Examples) -> None:
         """Raise `InputError` unless the model can be trained on examples like these."""
 
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        """Return new weights after the local work. The input is not modified."""
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
+        """Return new weights after the local work. The weights given are not modified; `turn.kept` may be."""
 
     def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
         """Return the gradient of each example's own loss, `(n, dim)`.

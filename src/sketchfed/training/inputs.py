@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from sketchfed.errors import InputError
-from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import Examples, LiveExamples, LocalWork, Trainer
+from sketchfed.training.memory import Turn
 
 LENGTH = 2.0**10
 """Inputs are multiplied by this, so that they exceed any clip norm. Clipping then keeps only their directions, and the noise
@@ -32,12 +32,12 @@ class InputTrainer:
                 "the inputs of that matrix are not images. Remove subspace.centre and subspace.image."
             )
 
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
         """Take one step over all examples, whatever `work` says: their mean does not depend on the weights."""
         self.check(examples)
         trained = weights.clone()
         if isinstance(examples, LiveExamples):
-            examples = examples.read(torch.arange(len(examples.x)), seed.child("transforms"))
+            examples = examples.read(torch.arange(len(examples.x)), turn.seed.child("transforms"))
         mean = examples.x.flatten(1).sum(0) / max(1, len(examples.x))
         trained[self._place].add_(mean, alpha=work.rate * LENGTH)
         return trained

@@ -19,6 +19,7 @@ from sketchfed.training.base import Examples, LiveExamples, LocalWork, Trainer, 
 from sketchfed.training.blind import Latest
 from sketchfed.training.fit import fitting_loss
 from sketchfed.training.losses import Loss
+from sketchfed.training.memory import Turn
 from sketchfed.vectors import Layout
 
 
@@ -66,17 +67,17 @@ class PerceptronTrainer:
     def check(self, examples: Examples) -> None:
         with explained(examples):
             fitting_loss(self._loss, self.outputs(torch.zeros(self.dim), examples.x), examples.y)
-            self.train(torch.zeros(self.dim), examples, LocalWork(rate=1.0), PublicSeed(0))
+            self.train(torch.zeros(self.dim), examples, LocalWork(rate=1.0), Turn(PublicSeed(0)))
 
     @torch.no_grad()
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
         trained = weights.clone()
         gradient = torch.zeros_like(trained) if work.momentum or work.decay else None
         velocity = torch.zeros_like(trained) if work.momentum else None
         layers = self._pairs(trained)
         # Without momentum and decay, the matrix product adds the gradient times −rate directly to the weights.
         into, scale = (layers, -work.rate) if gradient is None else (self._pairs(gradient), 1.0)
-        for batch in batches(self._flat(examples), work, seed):
+        for batch in batches(self._flat(examples), work, turn.seed):
             if gradient is not None:
                 gradient.copy_(trained).mul_(work.decay)
             self._backward(batch, layers, into, scale)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sketchfed.nn.model_sketch import ModelSketch
-from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import Examples, LocalWork, Trainer
+from sketchfed.training.memory import Turn
 
 log = logging.getLogger("sketchfed")
 
@@ -28,8 +28,8 @@ class TotalTrainer:
         self.dim, self.sequential = trainer.dim, trainer.sequential
         self.check, self.gram, self.outputs, self.score = trainer.check, trainer.gram, trainer.outputs, trainer.score
 
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        trained = self._trainer.train(weights, examples, work, seed)
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
+        trained = self._trainer.train(weights, examples, work, turn)
         if _small((trained - weights)[None]).all():
             return trained
         _warn("this client's update")

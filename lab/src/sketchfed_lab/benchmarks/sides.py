@@ -141,7 +141,7 @@ class Clients:
             return pack(session.answer(packet))
         replica = self._replica(client, task)
         with self.inside("mask", SecureClient, "answer"):
-            return self.participant.masked(session, packet, replica, self.examples, client)
+            return self.participant.masked(session, packet, replica, self.examples, None, client)[0]
 
     def _replica(self, client: int, task: bytes) -> Replica:
         """The replica that a task leads to; those whom nobody times are given it."""

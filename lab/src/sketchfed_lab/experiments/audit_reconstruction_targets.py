@@ -15,7 +15,7 @@ from sketchfed.data import ADULT_CATEGORIES, ADULT_NUMBERS, DataSet, load
 from sketchfed.draws import subset
 from sketchfed.errors import InputError
 from sketchfed.models import build, initialise
-from sketchfed.training import Examples, LocalWork, make_trainer
+from sketchfed.training import Examples, LocalWork, Turn, make_trainer
 from sketchfed.vectors import flatten
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -158,7 +158,7 @@ def perceptron(shape: tuple[int, ...], outputs: int, *, width: int, activation: 
 def _classifier(shape: tuple[int, ...], outputs: int, public: Examples, seed: PublicSeed) -> Callable[[Tensor], Tensor]:
     module = build("lenet" if min(shape[1:]) >= 20 else "mlp", shape=shape, outputs=outputs, seed=seed)
     trainer = make_trainer(module, "cross_entropy")
-    weights = trainer.train(flatten(module), public, _LEARNING, seed)
+    weights = trainer.train(flatten(module), public, _LEARNING, Turn(seed))
     return lambda x: trainer.outputs(weights, x)
 
 

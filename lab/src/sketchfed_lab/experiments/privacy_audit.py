@@ -17,7 +17,7 @@ from sketchfed.privacy import AuditResult, audit, orthogonal_canaries
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, SecureSums, make_protection
 from sketchfed.rounds import LocalEngine, Participant, Server
 from sketchfed.runs import Case, Row
-from sketchfed.training import Examples, LocalWork
+from sketchfed.training import Examples, LocalWork, Turn
 from sketchfed.wire import unpack
 from sketchfed_lab.experiments.arms import run_arms
 from sketchfed_lab.experiments.tables import write_table
@@ -87,7 +87,7 @@ class Echo:
     def check(self, examples: Examples) -> None:
         """Anything will do."""
 
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
+    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
         return weights - examples.x.sum(0)
 
     def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:

@@ -28,7 +28,7 @@ from sketchfed.protection import PrivacySettings, Protection, SecureSettings, co
 from sketchfed.rounds import Participant
 from sketchfed.seeds import PublicSeed
 from sketchfed.tables import Table, change, check_keys, check_type, copied, flat, keys_of, read_toml, to_struct, with_options
-from sketchfed.training import LOSSES, METRICS, Trainer
+from sketchfed.training import LOSSES, METRICS, Trainer, TrainingSettings
 
 __all__ = [
     "ENGINES",
@@ -39,7 +39,7 @@ __all__ = [
     "load_config",
 ]
 
-TABLES = ("data", "model", "algorithm", "sketch", "codec", "subspace", "combine", "privacy", "secure", "engine")
+TABLES = ("data", "model", "training", "algorithm", "sketch", "codec", "subspace", "combine", "privacy", "secure", "engine")
 _INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings, "subspace": SubspaceSettings}
 _GIVEN_TO_PARTITIONS = ("data", "clients", "seed")
 _GIVEN_TO_MODELS = ("shape", "outputs")
@@ -191,6 +191,7 @@ class Config:
     and sketches follow from it, so that no server can choose them. If absent, they follow from `seed`."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
     algorithm: Algorithm = field(default_factory=FedAvg)
     privacy: PrivacySettings | None = None
     secure: SecureSettings | None = None
@@ -254,6 +255,8 @@ class Config:
         """Convert to plain tables, from which `load_config` makes the same configuration."""
         keys = {"name": self.name, "seed": self.seed} | ({"joint": self.joint} if self.joint else {})
         tables: Table = {**keys, "data": flat(self.data), "model": flat(self.model)}
+        if self.training.train is not None:
+            tables["training"] = flat(self.training)
         tables["algorithm"] = {"name": ALGORITHMS.name_of(type(self.algorithm))} | flat(self.algorithm)
         for inner, settings in self.algorithm.tables.items():
             del tables["algorithm"][inner]
@@ -306,6 +309,7 @@ def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequ
         **{key: tables[key] for key in _KEYS if key in tables},
         data=to_struct(with_options(tables.get("data", {}), DataSettings), DataSettings, "data"),
         model=to_struct(with_options(tables.get("model", {}), ModelSettings), ModelSettings, "model"),
+        training=to_struct(with_options(tables.get("training", {}), TrainingSettings), TrainingSettings, "training"),
         algorithm=algorithm,
         privacy=_privacy(tables, algorithm),
         secure=to_struct(tables["secure"], SecureSettings, "secure") if "secure" in tables else None,

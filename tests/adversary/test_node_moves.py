@@ -40,6 +40,8 @@ pytestmark = pytest.mark.usefixtures("in_a_run")
 PLACES = {
     "model": {"model": {"name": "evil:thing"}},
     "loss": {"model": {"loss": "evil:thing"}},
+    "training loop": {"training": {"train": "evil:thing"}},
+    "evaluation": {"training": {"train": "evil:thing", "evaluate": "evil:thing"}},
     "metric": {"model": {"metric": "evil:thing"}},
     "data": {"data": {"name": "evil:thing"}},
     "partition": {"data": {"partition": "evil:thing"}},

@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+import torch
 from fake_grid import NODES, FakeGrid, run_on, same, tables
 
 import sketchfed
@@ -28,6 +29,27 @@ def test_secure_sums_come_to_the_bits_of_the_local_engine():
     chosen = tables("fedavg", **SECURE)
     made = run_on(FakeGrid(), chosen)
     assert same(made, sketchfed.run({**chosen, "joint": made.config.joint}))
+
+
+LOOP = {"training": {"train": "named_loops:train", "evaluate": "named_loops:evaluate", "lr": 0.05}}
+
+
+@pytest.mark.parametrize("protection", [{}, {"secure": {"clip": 1.0}}], ids=["clear", "secure sums"])
+def test_a_training_loop_of_the_users_own_comes_to_what_the_local_engine_comes_to(protection):
+    """Sums without noise are rounded at random, so they are equal up to that."""
+    chosen = {**tables(), **LOOP, **protection, "algorithm": {"name": "iterative", "rounds": 3}}
+    made = run_on(FakeGrid(), chosen)
+    expected = sketchfed.run({**chosen, "joint": made.config.joint})
+    torch.testing.assert_close(made.weights, expected.weights, rtol=0, atol=1e-5 if protection else 0)
+    assert [line["participants"] for line in made.metrics] == [3, 3, 3]
+    assert [line["top3"] for line in made.metrics] == [line["top3"] for line in expected.metrics]
+
+
+def test_a_training_loop_gets_what_a_nodes_own_function_loads():
+    settings = {node: {"partition-id": at, "data": "named_loops:load"} for at, node in enumerate(NODES)}
+    chosen = {**tables(), **LOOP, "algorithm": {"rounds": 2}}
+    made = run_on(FakeGrid(settings=settings), chosen)
+    assert torch.equal(made.weights, sketchfed.run(chosen).weights)
 
 
 def test_noise_of_clients_and_of_the_server_comes_to_the_bits_of_the_local_engine():

@@ -77,8 +77,20 @@ def test_each_rule_refuses_by_its_line(tmp_path, text, key, tables):
 
 def test_every_rule_of_a_run_is_tried():
     tried = {key for key, _ in RULES.values()}
-    untried = {"allow.plain", "demand.identities", "limits.enrolments"}  # not about a run's settings; the node's tests try them
+    # The first is tried below. The others are not about a run's settings, and the node's tests try them.
+    untried = {"allow.loops", "allow.plain", "demand.identities", "limits.enrolments"}
     assert {key for key in KEYS if key not in tried} == untried
+
+
+@pytest.mark.parametrize("key", ["train", "evaluate"])
+def test_a_training_loop_runs_only_if_the_owner_listed_it(key, tmp_path):
+    loop = {"training": {key: "evil:train"}}
+    assert f"refuses training.{key} = 'evil:train'. The node's owner may add it to allow.loops" in refusal(
+        Policy.load(), **loop
+    )
+    assert refusal(policy(tmp_path, '[allow]\nloops = ["evil:train"]'), **loop) == ""
+    option = {"training": {"train": "evil:train", "model": "subprocess:run"}}
+    assert "subprocess:run" in refusal(policy(tmp_path, '[allow]\nloops = ["evil:train"]'), **option)
 
 
 def test_a_sum_is_opened_over_at_least_the_cohort(tmp_path):

@@ -309,4 +309,4 @@ def test_code_of_another_python_is_compared_by_name(tmp_path, caplog):
     (tmp_path / IDENTITY).write_text(json.dumps(told))
     refused(tmp_path, "another loss", **given(loss=weighted))
     assert len(sketchfed.resume(tmp_path, **given()).metrics) == 4
-    assert "by its name only" in caplog.text
+    assert "by name only" in caplog.text

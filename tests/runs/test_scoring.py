@@ -1,6 +1,7 @@
 import torch
 
 from sketchfed import PublicSeed
+from sketchfed.algorithms import Replica
 from sketchfed.config import load_config
 from sketchfed.runs.scoring import Scorer
 from sketchfed.runs.workload import from_config
@@ -11,7 +12,7 @@ def test_a_score_is_the_same_for_any_number_of_workers():
     workload = from_config(load_config({}))
     trainer, weights = workload.trainer(), flatten(workload.module)
     scorers = [Scorer(workload, trainer, PublicSeed(0), workers=workers) for workers in (1, 4)]
-    one, four = (scorer.score(weights) for scorer in scorers)
+    one, four = (scorer.score(Replica(round=0, weights=weights)) for scorer in scorers)
     chunks = workload.test_chunks()
     assert one == four
     assert one.accuracy == sum(trainer.score(weights, chunk)[1] for chunk in chunks) / sum(len(chunk.x) for chunk in chunks)

@@ -24,6 +24,7 @@ from sketchfed.flower.link import SuperLink, UnknownSeriesError
 from sketchfed.nodes.drawing import Drawn
 from sketchfed.rounds import Engine, Participant
 from sketchfed.runs.hosts import Host
+from sketchfed.runs.own_loop import LoopWorkload
 from sketchfed.runs.workload import Workload
 from sketchfed.storage import replace_file, storing
 from sketchfed.training import ClientMemory
@@ -46,7 +47,9 @@ class Federation(Host):
     patience = 3
     remote = True
 
-    def __init__(self, config: Config, workload: Workload, folder: Path | None, *, grid: Grid | None = None) -> None:
+    def __init__(
+        self, config: Config, workload: Workload | LoopWorkload, folder: Path | None, *, grid: Grid | None = None
+    ) -> None:
         self._workload, self._folder, self._open, self._traffic = workload, folder, ExitStack(), Traffic()
         kept = _load(folder)
         try:
@@ -56,7 +59,7 @@ class Federation(Host):
                 grid, series = connection.grid, connection.series_id
             self.session = token_bytes(16) if kept is None else kept.session
             members = (
-                enrolled(grid, config, session=self.session, clients=len(workload.parts), wait=config.engine.wait)
+                enrolled(grid, config, session=self.session, clients=len(workload.sizes), wait=config.engine.wait)
                 if kept is None
                 else kept.members
             )

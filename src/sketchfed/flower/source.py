@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from sketchfed import vectors
 from sketchfed.algorithms import Replica
@@ -17,8 +17,9 @@ from sketchfed.errors import InputError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.parts import resolve_function
 from sketchfed.rounds.participant import Participant
+from sketchfed.runs.own_loop import size_of
 from sketchfed.runs.workload import build_module, examples_of, from_config, loss_for, shares_start
-from sketchfed.training import Examples, Trainer, make_trainer
+from sketchfed.training import LOOPS, Examples, OwnLoop, Trainer, make_trainer
 from sketchfed.training.threads import one_thread
 from sketchfed.training.total import TotalTrainer
 
@@ -94,7 +95,8 @@ class NodeSource(WorkSource):
         tables = json.loads(offer)
         if self._loader:
             load_config({key: table for key, table in tables.items() if key != "data"})  # refuses parts that are missing here
-            return Hello(examples=len(self._load().x), own=True)
+            examples = size_of(self._loaded()) if "train" in tables.get("training", {}) else len(self._load().x)
+            return Hello(examples=examples, own=True)
         client = self.settings.get("partition-id")
         if type(client) is not int:
             raise InputError(
@@ -109,7 +111,12 @@ class NodeSource(WorkSource):
     def work(self, agreement: Agreement, client: int) -> Work:
         config = agreement.config
         module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
-        trainer = make_trainer(module, loss_for(agreement.task, config.model.loss))
+        chosen = config.training
+        trainer: Trainer = (
+            make_trainer(module, loss_for(agreement.task, config.model.loss))
+            if chosen.train is None
+            else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train)
+        )
         participant = config.participant(total(trainer, agreement), agreement.sizes, module)
         start = participant.algorithm.begin(vectors.flatten(module)).replica if shares_start(config) else None
 
@@ -126,7 +133,19 @@ class NodeSource(WorkSource):
             trainer.check(Examples(found.x[:2], found.y[:2]))
             return found
 
-        return Work(participant, examples, start)
+        def whole() -> Any:
+            """What the node's function loads, as it is, or its part of a named data set."""
+            if not self._loader:
+                return TensorDataset(*from_config(config).examples(client))
+            found, least = self._loaded(), agreement.sizes[client]
+            if size_of(found) < least:
+                wanted = f"the run counts on {least:,} examples"
+                raise WireError(f"this node has {size_of(found):,} examples, and {wanted}. Its data changed.").telling(
+                    f"{wanted}, and this node has fewer."
+                )
+            return found
+
+        return Work(participant, examples if chosen.train is None else whole, start)
 
     @property
     def names_data(self) -> bool:
@@ -136,8 +155,12 @@ class NodeSource(WorkSource):
     def _loader(self) -> str:
         return str(self.settings.get("data", ""))
 
+    def _loaded(self) -> Any:
+        """What the node's own function returns."""
+        return resolve_function(self._loader, "data loader")(self.settings)
+
     def _load(self, agreement: Agreement | None = None) -> Examples:
-        own = resolve_function(self._loader, "data loader")(self.settings)
+        own = self._loaded()
         task = _task(own) if agreement is None else agreement.task
         outputs = None if agreement is None else agreement.outputs
         redraw = self.settings.get("redraw")

@@ -65,6 +65,7 @@ PARTS = (
     "combine_rules",
     "codecs",
     "sketches",
+    "loops",
     "losses",
     "metrics",
     "mechanisms",

@@ -19,7 +19,7 @@ from sketchfed.parts import Registry
 from sketchfed.privacy import MECHANISMS
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, SecureSums
 from sketchfed.sketches import SKETCHES
-from sketchfed.training import LOSSES, METRICS
+from sketchfed.training import LOOPS, LOSSES, METRICS
 
 T = TypeVar("T")
 
@@ -31,6 +31,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "combine_rules": COMBINE_RULES,
     "codecs": CODECS,
     "sketches": SKETCHES,
+    "loops": LOOPS,
     "losses": LOSSES,
     "metrics": METRICS,
     "mechanisms": MECHANISMS,
@@ -39,6 +40,8 @@ _PLACES = {
     ("model", "name"): "models",
     ("model", "loss"): "losses",
     ("model", "metric"): "metrics",
+    ("training", "train"): "loops",
+    ("training", "evaluate"): "loops",
     ("data", "name"): "data",
     ("data", "partition"): "partitions",
     ("algorithm", "name"): "algorithms",

@@ -35,4 +35,5 @@ class KeptExamples:
 
 
 def _bytes(examples: Examples) -> int:
-    return examples.x.nbytes + examples.y.nbytes
+    """The size of what was prepared. Data that is handed on as it is takes no room."""
+    return examples.x.nbytes + examples.y.nbytes if isinstance(examples, Examples) else 0

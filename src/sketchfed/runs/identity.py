@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from sketchfed.data import DataSet
 from sketchfed.errors import InputError, StorageError
 from sketchfed.runs.fingerprints import code_name, fingerprint, tensors_digest
+from sketchfed.runs.problem import Problem
 from sketchfed.runs.versions import IDENTITY, naming_writer
-from sketchfed.runs.workload import Workload
 from sketchfed.storage import replace_file
 from sketchfed.vectors import trainable
 
@@ -21,13 +20,14 @@ log = logging.getLogger("sketchfed")
 
 _VERSION = 1
 _SHOWN = 5
-_TRIAL = 16  # examples on which `prepare` is tried
+_CODE = {"loss": "loss", "train": "training loop", "evaluate": "evaluation"}
 
 
-def identity(workload: Workload) -> dict[str, Any]:
+def identity(workload: Problem) -> dict[str, Any]:
     """The identity of a run, as JSON.
 
-    - `loss`: its name and a digest. For a user's own function or object, the digest covers its code and its content.
+    - `loss`: its name and a digest. For a user's own function or object, the digest covers its code and its content. With a
+      training loop of the user's own, there are `train` and `evaluate` instead.
     - `data`: digests of each client's examples in order, of the test data, and of the first examples after `prepare`. A client
       has no digest if its data cannot be read, or if no seed makes its random transforms repeatable.
     - `model`: the name of its class, the names and shapes of all parameters and buffers, a digest of its printed structure, and
@@ -36,33 +36,14 @@ def identity(workload: Workload) -> dict[str, Any]:
     return {
         "version": _VERSION,
         "python": _python(),
-        "loss": {"name": code_name(workload.loss), "code": fingerprint(workload.loss)},
-        "data": _data(workload),
+        **{name: {"name": code_name(code), "code": fingerprint(code)} for name, code in workload.code.items()},
+        "data": workload.digests(),
         "model": _model(workload.module),
     }
 
 
 def _python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def _data(workload: Workload) -> dict[str, Any]:
-    data = workload.dataset
-    first = workload.parts[0][:_TRIAL]
-    return {
-        "clients": [_client(data, part) for part in workload.parts],
-        "test": tensors_digest(data.x_test, data.y_test),
-        "prepared": None if _unstable(data, first) else tensors_digest(data.prepare(data.x_train[first])),
-        "redrawn": data.reader is not None and data.reader.redrawn,
-    }
-
-
-def _client(data: DataSet, rows: Tensor) -> str | None:
-    return None if _unstable(data, rows) else tensors_digest(data.x_train[rows], data.y_train[rows])
-
-
-def _unstable(data: DataSet, rows: Tensor) -> bool:
-    return data.unread(rows) or (data.live(rows) and data.reader is not None and not data.reader.repeatable)
 
 
 def _model(module: nn.Module) -> dict[str, Any]:
@@ -76,12 +57,12 @@ def _model(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def keep_identity(folder: Path, workload: Workload) -> None:
+def keep_identity(folder: Path, workload: Problem) -> None:
     """Save the identity of a new run in its folder."""
     replace_file(folder / IDENTITY, json.dumps(identity(workload)).encode())
 
 
-def check_identity(folder: Path, workload: Workload, *, data_name: str | None) -> None:
+def check_identity(folder: Path, workload: Problem, *, data_name: str | None) -> None:
     """Refuse to resume a run with another loss, other data or another model.
 
     `data_name` is the name of the data in the configuration, or None if the data was passed as objects. Runs of older versions
@@ -109,7 +90,7 @@ def _differences(path: Path, now: dict[str, Any], data_name: str | None) -> list
     """The differences between the saved identity of a run and the current one, in words."""
     try:
         begun = json.loads(path.read_bytes())
-        differences = [*_loss_differs(begun, now), *_model_differs(begun["model"], now["model"])]
+        differences = [*_code_differs(begun, now), *_model_differs(begun["model"], now["model"])]
         return differences + _data_differs(begun["data"], now["data"], data_name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(
@@ -118,21 +99,26 @@ def _differences(path: Path, now: dict[str, Any], data_name: str | None) -> list
         ) from error
 
 
-def _loss_differs(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    was, given = begun["loss"], now["loss"]
-    if begun["python"] != now["python"]:
+def _code_differs(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    compared = "name" if begun["python"] != now["python"] else "code"
+    if compared == "name":
         log.warning(
-            "the run was started with Python %s, but this is Python %s, so the loss is compared by its name only.",
+            "the run was started with Python %s, but this is Python %s, so the %s compared by name only.",
             begun["python"],
             now["python"],
+            "loss is" if "loss" in now else "functions for training and evaluation are",
         )
-        same = was["name"] == given["name"]
-    else:
-        same = was["code"] == given["code"]
-    if same:
-        return []
-    other = "another function of that name" if was["name"] == given["name"] else given["name"]
-    return [f"was started with another loss: it was {was['name']}, but now {other} was given."]
+    said = []
+    for part, what in _CODE.items():
+        was, given = begun.get(part), now.get(part)
+        if was is None and given is None:
+            continue
+        if was is None or given is None:
+            said.append(f"was started {'without' if was is None else 'with'} {what} of your own.")
+        elif was[compared] != given[compared]:
+            other = "another function of that name" if was["name"] == given["name"] else given["name"]
+            said.append(f"was started with another {what}: it was {was['name']}, but now {other} was given.")
+    return said
 
 
 def _model_differs(was: dict[str, Any], given: dict[str, Any]) -> list[str]:

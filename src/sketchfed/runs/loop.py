@@ -22,23 +22,23 @@ from sketchfed.rounds import Recorder
 from sketchfed.rounds.recorder import Exchange, OnExchange
 from sketchfed.rounds.server import Server
 from sketchfed.rounds.trial import try_parts
-from sketchfed.runs.advice import advise
 from sketchfed.runs.clipping import clip_advice
 from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host, make_host
 from sketchfed.runs.identity import check_identity, keep_identity
+from sketchfed.runs.objects import Objects, problem_of
+from sketchfed.runs.problem import Problem
 from sketchfed.runs.result import Run
-from sketchfed.runs.scoring import Scorer
 from sketchfed.runs.wire_file import WIRE, WireFile
-from sketchfed.runs.workload import KEYS, Workload, from_config, from_objects
-from sketchfed.training import Loss, Metric, Score
+from sketchfed.runs.workload import KEYS
+from sketchfed.training import Evaluate, Loss, Metric, Score, Train
 from sketchfed.training.threads import one_thread
 from sketchfed.version import __version__
 
 log = logging.getLogger("sketchfed")
 
 OnRound = Callable[[dict[str, Any]], None]
-MakeHost = Callable[[Config, Workload, Path | None], Host]
+MakeHost = Callable[[Config, Problem, Path | None], Host]
 """Makes the host of a run from its configuration, its workload and its folder (None if the run is not kept)."""
 
 
@@ -52,6 +52,8 @@ def run(
     metric: Metric | str | None = None,
     task: str = "classification",
     redraw: bool | None = None,
+    train: Train | None = None,
+    evaluate: Evaluate | None = None,
     folder: Path | str | None = None,
     on_round: OnRound | None = None,
     on_exchange: OnExchange | None = None,
@@ -62,6 +64,10 @@ def run(
     own data: `clients` holds a pair of tensors `(x, y)` or a torch Dataset for each client. By default, Datasets with random
     transforms are read again in every pass, and all others once. `redraw=True` reads all Datasets again in every pass, and
     `redraw=False` reads them once. `loss` and `metric` are functions of outputs and targets, or the names of such functions.
+
+    With `train`, a function `train(model, data, context)` of your own trains each client, on whatever `clients` holds for it,
+    and `evaluate(model, data, context)` returns metrics of `test` by name. See `ClientContext` for what they are told.
+
     With `folder`, the run is kept in that folder and can be resumed. Without it nothing is written, even if [engine] sets
     `record`. `on_round` is called with the metrics of each round. `on_exchange` is called with the bytes of all requests and
     replies (`sketchfed.rounds.Exchange`).
@@ -70,18 +76,19 @@ def run(
     29208
     """
     chosen = load_config(config if config is not None else {})
-    if all(given is None for given in (model, clients, test, loss, metric)):
+    if all(given is None for given in (model, clients, test, loss, metric, train, evaluate)):
         return prepare(chosen, folder=folder, on_exchange=on_exchange).finish(on_round)
     if (chosen.data, chosen.model) != (DataSettings(), ModelSettings()):
         raise InputError("the configuration names [data] or [model], but both were given as objects. Remove these tables.")
-    loop = _given(chosen, model, clients, test, loss, metric, task, redraw, on_exchange)
-    return _begun(loop, folder).finish(on_round)
+    built_in: dict[str, Any] = {"loss": loss, "metric": metric, "task": task, "redraw": redraw}
+    objects = Objects(model=model, clients=clients, test=test, train=train, evaluate=evaluate, **built_in)
+    return _begun(_given(chosen, objects, on_exchange), folder).finish(on_round)
 
 
 def resume(folder: Path | str, *, on_round: OnRound | None = None, **given: Any) -> Run:
     """Continue a run from its last checkpoint. The result is bitwise equal to that of an uninterrupted run.
 
-    If the model or the data were Python objects, pass `model`, `clients`, `test`, `loss`, `metric`, `task` and `redraw` again.
+    If the model or the data were Python objects, pass `model`, `clients`, `test` and what else `run` was given again.
     """
     return reopen(folder, **given).finish(on_round)
 
@@ -91,7 +98,7 @@ def prepare(
 ) -> "Loop":
     """Prepare a new run for its first round. `host` makes the host; by default it is the one that `engine.name` names."""
     path = None if folder is None else RunFolder.free(Path(folder))
-    return _begun(Loop(config, from_config(config), on_exchange, folder=path, host=host), path)
+    return _begun(Loop(config, problem_of(config), on_exchange, folder=path, host=host), path)
 
 
 def reopen(folder: Path | str, *, host: MakeHost | None = None, **given: Any) -> "Loop":
@@ -101,37 +108,27 @@ def reopen(folder: Path | str, *, host: MakeHost | None = None, **given: Any) ->
     if GIVEN not in (config.model.name, config.data.name):
         if given:
             raise InputError(f"the run in {path} names its model and data, so it takes no {', '.join(given)}. Leave them out.")
-        return Loop(config, from_config(config), folder=path, host=host).keep_in(RunFolder.open(path))
-    if not {"model", "clients", "test"} <= given.keys():
-        raise InputError(f"the run in {path} was given its model and data as objects. Pass model, clients and test again.")
-    usual = {"loss": None, "metric": None, "task": "classification", "redraw": None}
-    return _given(config, **usual | given).keep_in(RunFolder.open(path))
+        return Loop(config, problem_of(config), folder=path, host=host).keep_in(RunFolder.open(path))
+    loops = [name for name in ("train", "evaluate") if getattr(config.training, name) == GIVEN]
+    needed = ["model", "clients", *(["test"] if not loops or "evaluate" in loops else []), *loops]
+    if not set(needed) <= given.keys():
+        listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
+        raise InputError(f"the run in {path} was given its model and data as objects. Pass {listed} again.")
+    return _given(config, Objects(**given)).keep_in(RunFolder.open(path))
 
 
 def _begun(loop: "Loop", folder: Path | str | None) -> "Loop":
     return loop if folder is None else loop.keep_in(RunFolder.create(Path(folder)))
 
 
-def _given(
-    config: Config,
-    model: nn.Module | None,
-    clients: Sequence[Any] | None,
-    test: Any,
-    loss: Loss | str | None,
-    metric: Metric | str | None,
-    task: str,
-    redraw: bool | None,
-    on_exchange: OnExchange | None = None,
-) -> "Loop":
+def _given(config: Config, objects: Objects, on_exchange: OnExchange | None = None) -> "Loop":
     if config.engine.name != "local":
         raise InputError(
             f"model, clients and test were given as objects, which stay in this process, but engine.name = "
             f"'{config.engine.name}' runs clients elsewhere. Name model and data in the configuration, or remove engine.name."
         )
-    if model is None or clients is None or test is None:
-        raise InputError("model, clients and test belong together: give all three, or name them in the configuration.")
-    config = replace(config, data=DataSettings(name=GIVEN, clients=len(clients)), model=ModelSettings(name=GIVEN))
-    return Loop(config, from_objects(model, clients, test, loss, task, metric, redraw=redraw), on_exchange)
+    config = objects.named_in(config)
+    return Loop(config, objects.problem(config), on_exchange)
 
 
 class Loop:
@@ -140,7 +137,7 @@ class Loop:
     def __init__(
         self,
         config: Config,
-        workload: Workload,
+        workload: Problem,
         on_exchange: OnExchange | None = None,
         *,
         folder: Path | None = None,
@@ -165,10 +162,12 @@ class Loop:
         workload, sizes = self._workload, self._host.sizes
         if self._host.joint:
             config = replace(config, joint=self._host.joint)
+        workload.check(config)
         self._config = config.completed(dim=self._trainer.dim, sizes=sizes, module=workload.module)
         participant = self._config.participant(self._trainer, sizes, workload.module)
         self._protection, self._algorithm = participant.protection, participant.algorithm
-        self._scorer = Scorer(workload, self._trainer, participant.seed, workers=config.engine.threads)
+        self._scorer = workload.scorer(self._trainer, participant.seed, workers=config.engine.threads)
+        self._algorithm.given(participant.seed, 0).trainer(self._trainer)  # refuses what it cannot train
         state = self._algorithm.begin(vectors.flatten(workload.module))
         try_parts(self._algorithm, state, participant.seed, len(sizes))
         start = state.replica if workload.shared_start else None
@@ -213,7 +212,7 @@ class Loop:
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Close the scorer and the host."""
-        scorer: Scorer | None = getattr(self, "_scorer", None)
+        scorer = getattr(self, "_scorer", None)
         if scorer is not None:
             scorer.close()
         self._host.close(error)
@@ -313,7 +312,7 @@ class Loop:
 
     def _look_at_clip(self) -> None:
         """Warn before round 1 if the clip norm never clips, or clips everything."""
-        if isinstance(self._protection, Clear) or self.round or not self._host.sees_data:
+        if isinstance(self._protection, Clear) or self.round or not self._host.sees_data or not self._workload.looks_inside:
             return
         replica, seed = self._server.state.replica, self._config.shared_seed
         said = clip_advice(self._protection, self._trainer, replica, self._workload, seed, clients=self._engine.clients)
@@ -330,10 +329,10 @@ class Loop:
         try:
             server.advance()
             score = self._score()
-            if score is not None and not abs(score.loss) < float("inf"):
+            if score is not None and score.loss is not None and not abs(score.loss) < float("inf"):
                 raise DivergedError(f"the loss after round {server.round} is {score.loss}")
         except DivergedError as error:
-            raise DivergedError(f"{error}. {advise(self._config.algorithm, self._workload, self._trainer)}") from None
+            raise DivergedError(f"{error}. {self._workload.advice(self._config.algorithm, self._trainer)}") from None
         return {
             "round": server.round,
             "loss": None if score is None else score.loss,
@@ -345,7 +344,7 @@ class Loop:
             "captured": share,
             "epsilon": server.epsilon,
             "seconds": round(seconds(), 3),
-        } | dict.fromkeys(self._workload.keys[len(KEYS) :], None if score is None else score.metric)
+        } | {key: None if score is None else score.others.get(key) for key in self._workload.keys[len(KEYS) :]}
 
     def _captured(self) -> float | None:
         """The share of the gradient that the next round's packets carry, if that round will be scored.
@@ -363,7 +362,7 @@ class Loop:
     def _score(self) -> Score | None:
         if not self._scored(self._server.round) and self._server.affordable():
             return None
-        return self._scorer.score(self._server.state.replica.weights)
+        return self._scorer.score(self._server.state.replica)
 
     def _save(self, folder: RunFolder, seconds: float) -> None:
         folder.sync()
@@ -378,7 +377,7 @@ class Loop:
         return {
             "name": self._config.name or self._config.label,
             "label": self._config.label,
-            "data": self._workload.dataset.name,
+            "data": self._workload.data_name,
             "model": f"{self._config.model.name} {self._workload.description}",
             "dim": self._trainer.dim,
             "clients": self._engine.clients,

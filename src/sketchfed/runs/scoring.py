@@ -15,7 +15,7 @@ from sketchfed.runs import captured
 from sketchfed.runs.workload import Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Score, Trainer
-from sketchfed.training.metrics import measured
+from sketchfed.training.metrics import measured, metric_key
 from sketchfed.vectors import flatten
 
 log = logging.getLogger("sketchfed")
@@ -36,14 +36,16 @@ class Scorer:
             1 if trainer.sequential else workers, "score", initializer=torch.set_num_threads, initargs=(1,)
         )
 
-    def score(self, weights: Tensor) -> Score:
+    def score(self, replica: Replica) -> Score:
         """The loss, accuracy and metric on the held-out data."""
+        weights = replica.weights
         score = self._workload.summarise(self._each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))
         if self._workload.metric is None:
             return score
         outputs = self._each(lambda chunk: self._trainer.outputs(weights, chunk.x), self._chunks)
         targets = [chunk.y for chunk in self._chunks]
-        return score._replace(metric=measured(self._workload.metric, torch.cat(outputs), torch.cat(targets)))
+        found = measured(self._workload.metric, torch.cat(outputs), torch.cat(targets))
+        return score._replace(others={metric_key(self._workload.metric): found})
 
     def captured(self, algorithm: Algorithm, replica: Replica) -> float | None:
         """The share of the training gradient that the next round's packets carry. None unless their code is orthonormal."""

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed import data, models
+from sketchfed.algorithms import Algorithm
 from sketchfed.config import Config
 from sketchfed.data import DataSet
 from sketchfed.data.reading import FIRST
 from sketchfed.errors import InputError
+from sketchfed.runs.fingerprints import tensors_digest
+from sketchfed.runs.problem import ProblemScorer
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import LOSSES, Examples, LiveExamples, Loss, Metric, Score, Trainer, make_trainer
 from sketchfed.training.metrics import metric_key
@@ -25,6 +28,7 @@ KEYS = (
     "seconds",
 )  # fmt: skip
 """The keys of a line of metrics. A chosen metric adds one more."""
+_TRIAL = 16  # examples on which `prepare` is tried
 _TRIED = 5  # number of clients whose examples are tried before the model is refused
 
 
@@ -47,6 +51,8 @@ class Workload:
         """The data, clients and model that a configuration names."""
         return from_config(config)
 
+    looks_inside = True
+
     @property
     def description(self) -> str:
         layers = [layer for layer in self.module.modules() if isinstance(layer, nn.Linear)]
@@ -57,6 +63,35 @@ class Workload:
         )
         plain = all(isinstance(layer, nn.Linear | nn.ReLU | nn.Flatten | nn.Sequential) for layer in self.module.modules())
         return widths if plain and layers else type(self.module).__name__
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of examples of each client."""
+        return [len(part) for part in self.parts]
+
+    @property
+    def data_name(self) -> str:
+        return self.dataset.name
+
+    @property
+    def code(self) -> dict[str, Any]:
+        """The user's code on which the result depends, for the run's identity."""
+        return {"loss": self.loss}
+
+    def digests(self) -> dict[str, Any]:
+        """Digests of the data, for the run's identity.
+
+        A client has none if its data cannot be read, or if no seed makes its random transforms repeatable.
+        """
+        data, first = self.dataset, self.parts[0][:_TRIAL]
+        return {
+            "clients": [
+                None if _unstable(data, part) else tensors_digest(data.x_train[part], data.y_train[part]) for part in self.parts
+            ],
+            "test": tensors_digest(data.x_test, data.y_test),
+            "prepared": None if _unstable(data, first) else tensors_digest(data.prepare(data.x_train[first])),
+            "redrawn": data.reader is not None and data.reader.redrawn,
+        }
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -98,6 +133,21 @@ class Workload:
                 f"has {wanted:,} classes. Give the model's last layer {wanted:,} outputs."
             )
 
+    def check(self, config: Config) -> None:
+        """The built-in loop works with all settings."""
+
+    def scorer(self, trainer: Trainer, seed: PublicSeed, *, workers: int) -> ProblemScorer:
+        """What measures the model between rounds."""
+        from sketchfed.runs.scoring import Scorer  # it samples workloads
+
+        return Scorer(self, trainer, seed, workers=workers)
+
+    def advice(self, algorithm: Algorithm, trainer: Trainer) -> str:
+        """What to change after training diverged."""
+        from sketchfed.runs.advice import advise  # it looks into workloads
+
+        return advise(algorithm, self, trainer)
+
     def examples(self, client: int) -> Examples:
         """The prepared training data of a client."""
         return examples_of(self.dataset, self.parts[client])
@@ -113,6 +163,10 @@ class Workload:
         count = len(self.dataset.y_test)
         right = sum(right for _, right in parts) / count if self.dataset.task == "classification" else None
         return Score(sum(loss for loss, _ in parts) / count, right)
+
+
+def _unstable(data: DataSet, rows: Tensor) -> bool:
+    return data.unread(rows) or (data.live(rows) and data.reader is not None and not data.reader.repeatable)
 
 
 def examples_of(dataset: DataSet, rows: Tensor) -> Examples:

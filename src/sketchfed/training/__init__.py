@@ -7,22 +7,30 @@ from sketchfed.training.base import Examples, LiveExamples, LocalWork, Score, Tr
 from sketchfed.training.losses import LOSSES, Loss, loss_named
 from sketchfed.training.memory import ClientMemory, Turn
 from sketchfed.training.metrics import METRICS, Metric
+from sketchfed.training.own import LOOPS, ClientContext, Evaluate, OwnLoop, Train
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
+from sketchfed.training.settings import TrainingSettings
 from sketchfed.training.threads import one_thread
 
 __all__ = [
+    "LOOPS",
     "LOSSES",
     "METRICS",
     "AutogradTrainer",
+    "ClientContext",
     "ClientMemory",
+    "Evaluate",
     "Examples",
     "LiveExamples",
     "LocalWork",
     "Loss",
     "Metric",
+    "OwnLoop",
     "PerceptronTrainer",
     "Score",
+    "Train",
     "Trainer",
+    "TrainingSettings",
     "Turn",
     "make_trainer",
     "one_thread",

@@ -1,8 +1,9 @@
 """The common part of all trainers: the local work, the order of batches and the scoring of a model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -48,11 +49,11 @@ def taken(examples: Examples, rows: Tensor, seed: PublicSeed) -> Examples:
 
 
 class Score(NamedTuple):
-    """The mean loss, the accuracy (None for regression) and the requested metric (None without one) on a data set."""
+    """The mean loss, the accuracy and other metrics by name on a data set. None for what is not known."""
 
-    loss: float
+    loss: float | None
     accuracy: float | None
-    metric: float | None = None
+    others: Mapping[str, float | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,189 @@
+"""Training and evaluation by functions of the user's own."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed.data.generators import drawing_from
+from sketchfed.errors import InputError
+from sketchfed.nn.model_sketch import ModelSketch
+from sketchfed.parts import Registry
+from sketchfed.seeds import PublicSeed
+from sketchfed.training.base import LocalWork
+from sketchfed.training.memory import Turn
+from sketchfed.vectors import Layout, load
+
+log = logging.getLogger("sketchfed")
+
+_MOST_NAMES, _LONGEST = 100, 64
+
+
+@dataclass(kw_only=True)
+class ClientContext:
+    """What a function of the user's own is told besides the model and the data."""
+
+    round: int
+    """The number of the round, from 1. In an evaluation, the number of completed rounds."""
+    client: int | None
+    """The number of the client. None when the server's test data is evaluated."""
+    generator: torch.Generator
+    """A generator with a seed of its own for each client and round."""
+    settings: Mapping[str, Any]
+    """The options in [training]."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What this client keeps between rounds, by name: tensors, numbers, texts, and lists and dicts of these, such as
+    `optimizer.state_dict()`. It never leaves the client. It is lost if the server could not use the client's update."""
+
+
+Metrics = Mapping[str, float]
+Train = Callable[[nn.Module, Any, ClientContext], Metrics | None]
+"""Trains a module in place on a client's data."""
+Evaluate = Callable[[nn.Module, Any, ClientContext], Metrics]
+"""Evaluates a module and returns numbers by name. `loss` and `accuracy` are shown as such."""
+
+LOOPS: Registry[Callable[..., Any]] = Registry("training loop", {}, group="sketchfed.loops")
+
+
+class OwnLoop:
+    """Trains by a function `train(model, data, context)`. The change of the trainable parameters is the update.
+
+    Each call gets a fresh copy of the module with the round's weights, in training mode. The global generators of torch, numpy
+    and Python draw from the client's seed meanwhile, so clients are trained one after the other. Whatever the function does to
+    the module besides changing its parameters is forgotten.
+    """
+
+    sequential = True
+
+    def __init__(self, module: nn.Module, function: Train, settings: Mapping[str, Any], *, name: str) -> None:
+        self._layout = Layout.of(module)
+        self.dim = self._layout.dim
+        self._module, self._function, self._settings, self._name = module, function, settings, name
+        self._warned = False
+
+    def check(self, examples: object) -> None:
+        """Nothing is known about the data. The first round tries it."""
+
+    def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
+        module = load(deepcopy(self._module), weights).train()
+        context = self._context(turn)
+        with drawing_from(turn.seed.child("own loop")), torch.enable_grad():
+            found = self._function(module, examples, context)
+        self._check_returned(found)
+        turn.kept = context.kept
+        trained = self._trained(module)
+        if torch.equal(trained, weights):
+            self._warn_unchanged(turn.client)
+        return trained
+
+    def _context(self, turn: Turn) -> ClientContext:
+        return ClientContext(
+            round=turn.round + 1,
+            client=turn.client,
+            generator=_generator(turn.seed),
+            settings=dict(self._settings),
+            kept=turn.kept,
+        )
+
+    def _trained(self, module: nn.Module) -> Tensor:
+        """The flat parameters after training, if they are those that the module had before."""
+        named = dict(module.named_parameters())
+        for name, shape in zip(self._layout.names, self._layout.shapes, strict=True):
+            parameter = named.get(name)
+            if parameter is None or tuple(parameter.shape) != shape:
+                found = "is gone" if parameter is None else f"has shape {tuple(parameter.shape)}"
+                raise InputError(
+                    f"after '{self._name}', the parameter '{name}' {found}; it had shape {shape}. Train the parameters of the "
+                    "module that is given, and do not replace its layers."
+                )
+        parts = [named[name].detach().to("cpu", torch.float32).reshape(-1) for name in self._layout.names]
+        return torch.cat(parts)
+
+    def _check_returned(self, found: object) -> None:
+        if isinstance(found, nn.Module):
+            raise InputError(
+                f"'{self._name}' returned a module. sketchfed takes the update from the module that it passed in: change that "
+                "one in place, and return metrics or nothing."
+            )
+        if found is not None:
+            checked_metrics(found, self._name)
+
+    def _warn_unchanged(self, client: int) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "'%s' left all weights of client %d as they were. If it trains a copy of the module, it must train the module "
+                "itself.",
+                self._name,
+                client,
+            )
+
+    # What only the built-in loop knows ---------------------------------------------------------------------------------
+
+    def gradients(self, weights: Tensor, examples: Any, out: Tensor | None = None) -> Tensor:
+        self._refuse("gradients of single examples")
+
+    def clipped_sum(self, weights: Tensor, examples: Any, clip: float) -> Tensor:
+        self._refuse("gradients of single examples")
+
+    def sketched(self, form: ModelSketch) -> NoReturn:
+        self._refuse("steps inside of sketched layers")
+
+    def gram(self, step: Tensor) -> Tensor:
+        return step
+
+    def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
+        self._refuse("the model's outputs for a batch")
+
+    def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
+        self._refuse("the loss of a batch")
+
+    def _refuse(self, needed: str) -> NoReturn:
+        raise InputError(
+            f"this needs {needed}, and a loop of your own ('{self._name}') shows only whole updates. Use the built-in loop: "
+            "remove training.train, and name the loss in model.loss."
+        )
+
+
+def evaluated(
+    function: Evaluate, module: nn.Module, weights: Tensor, data: Any, *, settings: Mapping[str, Any], turn: Turn, name: str
+) -> dict[str, float]:
+    """The metrics that a function of the user's own returns for a fresh copy of the module with these weights."""
+    model = load(deepcopy(module), weights).eval()
+    context = ClientContext(
+        round=turn.round, client=None, generator=_generator(turn.seed), settings=dict(settings), kept=turn.kept
+    )
+    with drawing_from(turn.seed.child("own loop")), torch.no_grad():
+        return checked_metrics(function(model, data, context), name)
+
+
+def checked_metrics(found: object, name: str) -> dict[str, float]:
+    """Metrics as plain numbers. Raise `InputError` for anything else, with what to change."""
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"'{name}' returned {type(found).__name__}, not a dict of metrics. Return for example "
+            "{'loss': 0.5, 'accuracy': 0.9}."
+        )
+    if len(found) > _MOST_NAMES:
+        raise InputError(f"'{name}' returned {len(found):,} metrics, and at most {_MOST_NAMES} are kept. Return fewer.")
+    metrics = {}
+    for key, value in found.items():
+        if not isinstance(key, str) or not key.isidentifier() or len(key) > _LONGEST:
+            raise InputError(f"'{name}' returned a metric named {key!r}. Use a short name of letters, digits and '_'.")
+        try:
+            metrics[key] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"'{name}' returned {key} = {value!r}, which is no number: {error}. Return a float.") from None
+        if not math.isfinite(metrics[key]) and key != "loss":
+            raise InputError(f"'{name}' returned {key} = {metrics[key]}. Leave out a metric that has no value.")
+    return metrics
+
+
+def _generator(seed: PublicSeed) -> torch.Generator:
+    high, low = (int(word) for word in seed.child("generator").words(2))
+    return torch.Generator().manual_seed(high << 32 | low)

@@ -36,11 +36,12 @@ from sketchfed.sketches import SKETCHES
 from sketchfed.subspaces import UPDATES
 from sketchfed.testing import AlgorithmConformance, CodecConformance, CombineRuleConformance, SketchConformance, demands
 from sketchfed.testing.suite import Suite
-from sketchfed.training import LOSSES, METRICS
+from sketchfed.training import LOOPS, LOSSES, METRICS, TrainingSettings
 
 STRUCTS: dict[str, type] = {
     "data": DataSettings,
     "model": ModelSettings,
+    "training": TrainingSettings,
     "algorithm": Algorithm,
     "sketch": SketchSettings,
     "codec": CodecSettings,
@@ -297,6 +298,7 @@ def parts() -> str:
         ),
         (MECHANISMS, "`[privacy] name`", "a subclass of `sketchfed.privacy.GaussianNoise`"),
         (MODELS, "`[model] name`", "a function of `shape` and `outputs` that returns a `torch.nn.Module`"),
+        (LOOPS, "`[training] train`, `evaluate`", "a [function of a model, data and a context](training.md)"),
         (LOSSES, "`[model] loss`", "a function of outputs and targets that returns the mean loss, a scalar tensor"),
         (METRICS, "`[model] metric`", "a function of all outputs and all targets of the test set that returns a number"),
         (DATA_SETS, "`[data] name`", "a function that returns a `sketchfed.data.DataSet`"),

@@ -16,6 +16,7 @@ KINDS = (
     "models",
     "data",
     "partitions",
+    "loops",
     "losses",
     "metrics",
     "attacks",

@@ -293,3 +293,9 @@ def test_functions_are_named_in_a_configuration(tmp_path):
 def test_a_configuration_that_makes_no_sense_is_refused(tables, said):
     with pytest.raises(InputError, match=said):
         sketchfed.run(tables)
+
+
+def test_an_audit_of_a_run_with_a_loop_of_your_own_is_refused_instead_of_auditing_another_loop():
+    config = {"training": {"train": "named_loops:train", "lr": 0.1}, "algorithm": {"rounds": 1}}
+    with pytest.raises(InputError, match="names a loop of your own, which shows only whole updates"):
+        sketchfed.audit(defences={"mine": config})

@@ -55,11 +55,11 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.models import MODELS
     from sketchfed.privacy import MECHANISMS
     from sketchfed.sketches import SKETCHES
-    from sketchfed.training import LOSSES, METRICS
+    from sketchfed.training import LOOPS, LOSSES, METRICS
 
     mathematics, learning = (
         (SKETCHES, CODECS, ALGORITHMS, COMBINE_RULES, MECHANISMS),
-        (MODELS, DATA_SETS, PARTITIONS, LOSSES, METRICS),
+        (MODELS, DATA_SETS, PARTITIONS, LOOPS, LOSSES, METRICS),
     )
     every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ANNOUNCED, ENGINES)
     return {registry.group.removeprefix("sketchfed."): registry for registry in every}

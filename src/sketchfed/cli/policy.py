@@ -74,10 +74,10 @@ def _completed(config: Path, data: str) -> "Offer":
     """The offer of a completed configuration, as nodes get it."""
     from sketchfed.config import load_config
     from sketchfed.nodes.rules import Offer
-    from sketchfed.runs.workload import Workload
+    from sketchfed.runs.workload import named_workload
 
     loaded = load_config(config)
-    workload = Workload.from_config(loaded)
+    workload = named_workload(loaded)
     sizes = [len(part) for part in workload.parts]
     dim = sum(part.numel() for part in workload.module.parameters())
     tables = loaded.completed(dim=dim, sizes=sizes, module=workload.module).to_tables()

@@ -18,7 +18,7 @@ from sketchfed.flower.agreement import Agreement
 from sketchfed.parts import resolve_function
 from sketchfed.rounds.participant import Participant
 from sketchfed.runs.own_loop import size_of
-from sketchfed.runs.workload import build_module, examples_of, from_config, loss_for, shares_start
+from sketchfed.runs.workload import build_module, examples_of, loss_for, named_workload, shares_start
 from sketchfed.training import LOOPS, Examples, OwnLoop, Trainer, make_trainer
 from sketchfed.training.threads import one_thread
 from sketchfed.training.total import TotalTrainer
@@ -103,7 +103,7 @@ class NodeSource(WorkSource):
                 "this node has no data: give it --node-config 'data=\"package.module:function\"', a function that is called "
                 "with the node's settings and returns its x and y; or partition-id=0 to play a client of the named data set."
             )
-        parts = from_config(load_config(tables)).parts
+        parts = named_workload(load_config(tables)).parts
         if not 0 <= client < len(parts):
             raise InputError(f"this node is partition {client}, and the configuration has data.clients = {len(parts)}.")
         return Hello(examples=len(parts[client]), own=False)
@@ -121,7 +121,7 @@ class NodeSource(WorkSource):
         start = participant.algorithm.begin(vectors.flatten(module)).replica if shares_start(config) else None
 
         def examples() -> Examples:
-            found = self._load(agreement) if self._loader else from_config(config).examples(client)
+            found = self._load(agreement) if self._loader else named_workload(config).examples(client)
             least = agreement.sizes[client]  # fewer would be likelier to be in a batch than the noise allows for
             fits = len(found.x) == least if agreement.cuts_passes else len(found.x) >= least
             if tuple(found.x.shape[1:]) != agreement.shape or not fits:
@@ -136,7 +136,7 @@ class NodeSource(WorkSource):
         def whole() -> Any:
             """What the node's function loads, as it is, or its part of a named data set."""
             if not self._loader:
-                return TensorDataset(*from_config(config).examples(client))
+                return TensorDataset(*named_workload(config).examples(client))
             found, least = self._loaded(), agreement.sizes[client]
             if size_of(found) < least:
                 wanted = f"the run counts on {least:,} examples"

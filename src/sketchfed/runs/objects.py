@@ -10,7 +10,7 @@ from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings
 from sketchfed.errors import InputError
 from sketchfed.runs.own_loop import LoopWorkload, loop_of
 from sketchfed.runs.problem import Problem
-from sketchfed.runs.workload import from_config, from_objects
+from sketchfed.runs.workload import from_objects, named_workload
 from sketchfed.training import Evaluate, Loss, Metric, Train
 
 
@@ -23,7 +23,7 @@ def problem_of(config: Config) -> Problem:
             f"training.{given} is for a training loop of your own, but training.train names none. Name one, or remove "
             "[training]."
         )
-    workload = from_config(config)
+    workload = named_workload(config)
     return workload if chosen.train is None else loop_of(config, workload)
 
 

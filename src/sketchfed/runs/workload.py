@@ -181,6 +181,17 @@ def examples_of(dataset: DataSet, rows: Tensor) -> Examples:
 
 
 def from_config(config: Config) -> Workload:
+    """The workload of a configuration whose clients train by the built-in loop."""
+    if config.training.train is not None:
+        raise InputError(
+            f"training.train = '{config.training.train}' names a loop of your own, which shows only whole updates, and "
+            "gradients and losses of examples are needed here. Remove [training]: the built-in loop then trains as [algorithm] "
+            "says."
+        )
+    return named_workload(config)
+
+
+def named_workload(config: Config) -> Workload:
     """Load the data, hold out the validation set, partition the rest and build the model, as the configuration says."""
     seed = PublicSeed(config.seed)
     loading, spreading = config.data.split_options()

@@ -4,6 +4,7 @@ from sketchfed.runs.captured import captured_share, descent, training_sample
 from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host
 from sketchfed.runs.loop import resume, run
+from sketchfed.runs.problem import Problem
 from sketchfed.runs.result import Run
 from sketchfed.runs.sweeping import CURVE, Case, Row, read_rows, sweep, trained
 from sketchfed.runs.workload import Workload
@@ -12,6 +13,7 @@ __all__ = [
     "CURVE",
     "Case",
     "Host",
+    "Problem",
     "Row",
     "Run",
     "RunFolder",

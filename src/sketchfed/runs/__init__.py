@@ -4,7 +4,7 @@ from sketchfed.runs.captured import captured_share, descent, training_sample
 from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host
 from sketchfed.runs.loop import resume, run
-from sketchfed.runs.problem import Problem
+from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.result import Run
 from sketchfed.runs.sweeping import CURVE, Case, Row, read_rows, sweep, trained
 from sketchfed.runs.workload import Workload
@@ -12,8 +12,8 @@ from sketchfed.runs.workload import Workload
 __all__ = [
     "CURVE",
     "Case",
+    "FederatedProblem",
     "Host",
-    "Problem",
     "Row",
     "Run",
     "RunFolder",

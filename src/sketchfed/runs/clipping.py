@@ -4,13 +4,13 @@ from sketchfed.algorithms import Replica
 from sketchfed.errors import SketchfedError
 from sketchfed.protection import Protection
 from sketchfed.protection.probe import CLIENTS, advice, norms
-from sketchfed.runs.problem import Problem
+from sketchfed.runs.problem import FederatedProblem
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Trainer
 
 
 def clip_advice(
-    protection: Protection, trainer: Trainer, replica: Replica, workload: Problem, seed: PublicSeed, *, clients: int
+    protection: Protection, trainer: Trainer, replica: Replica, workload: FederatedProblem, seed: PublicSeed, *, clients: int
 ) -> str | None:
     """Return advice about a clip norm that never clips or clips everything, or None if it is well chosen.
 
@@ -30,7 +30,7 @@ def clip_advice(
 
 
 def _can_be_measured(
-    protection: Protection, trainer: Trainer, replica: Replica, workload: Problem, seed: PublicSeed, client: int
+    protection: Protection, trainer: Trainer, replica: Replica, workload: FederatedProblem, seed: PublicSeed, client: int
 ) -> bool:
     try:
         norms(protection, trainer, replica, [workload.examples(client)], seed)

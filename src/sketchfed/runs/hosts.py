@@ -11,7 +11,7 @@ from sketchfed.config import ENGINES, Config
 from sketchfed.errors import InputError
 from sketchfed.parts import check_class
 from sketchfed.rounds import Engine, LocalEngine, Participant
-from sketchfed.runs.problem import Problem
+from sketchfed.runs.problem import FederatedProblem
 from sketchfed.training import ClientMemory
 
 _NEEDED = {"flower": "flwr"}
@@ -30,7 +30,7 @@ class Host(ABC):
     """Whether clients keep their memory outside this process. If so, each round is saved before the next one begins."""
 
     @abstractmethod
-    def __init__(self, config: Config, workload: Problem, folder: Path | None) -> None: ...
+    def __init__(self, config: Config, workload: FederatedProblem, folder: Path | None) -> None: ...
 
     @property
     @abstractmethod
@@ -73,7 +73,7 @@ class LocalHost(Host):
 
     patience, remote = 1, False
 
-    def __init__(self, config: Config, workload: Problem, folder: Path | None) -> None:
+    def __init__(self, config: Config, workload: FederatedProblem, folder: Path | None) -> None:
         self._workload = workload
         self._engine: LocalEngine | None = None
 
@@ -106,7 +106,7 @@ class LocalHost(Host):
             self._engine.close()
 
 
-def make_host(config: Config, workload: Problem, folder: Path | None) -> Host:
+def make_host(config: Config, workload: FederatedProblem, folder: Path | None) -> Host:
     """Make the host that `engine.name` names."""
     name = config.engine.name
     if needed := _NEEDED.get(name):

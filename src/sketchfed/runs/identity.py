@@ -11,7 +11,7 @@ from torch import nn
 
 from sketchfed.errors import InputError, StorageError
 from sketchfed.runs.fingerprints import code_name, fingerprint, tensors_digest
-from sketchfed.runs.problem import Problem
+from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.versions import IDENTITY, naming_writer
 from sketchfed.storage import replace_file
 from sketchfed.vectors import trainable
@@ -23,7 +23,7 @@ _SHOWN = 5
 _CODE = {"loss": "loss", "train": "training loop", "evaluate": "evaluation"}
 
 
-def identity(workload: Problem) -> dict[str, Any]:
+def identity(workload: FederatedProblem) -> dict[str, Any]:
     """The identity of a run, as JSON.
 
     - `loss`: its name and a digest. For a user's own function or object, the digest covers its code and its content. With a
@@ -57,12 +57,12 @@ def _model(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def keep_identity(folder: Path, workload: Problem) -> None:
+def keep_identity(folder: Path, workload: FederatedProblem) -> None:
     """Save the identity of a new run in its folder."""
     replace_file(folder / IDENTITY, json.dumps(identity(workload)).encode())
 
 
-def check_identity(folder: Path, workload: Problem, *, data_name: str | None) -> None:
+def check_identity(folder: Path, workload: FederatedProblem, *, data_name: str | None) -> None:
     """Refuse to resume a run with another loss, other data or another model.
 
     `data_name` is the name of the data in the configuration, or None if the data was passed as objects. Runs of older versions

@@ -27,7 +27,7 @@ from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host, make_host
 from sketchfed.runs.identity import check_identity, keep_identity
 from sketchfed.runs.objects import Objects, problem_of
-from sketchfed.runs.problem import Problem
+from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.result import Run
 from sketchfed.runs.wire_file import WIRE, WireFile
 from sketchfed.runs.workload import KEYS
@@ -38,7 +38,7 @@ from sketchfed.version import __version__
 log = logging.getLogger("sketchfed")
 
 OnRound = Callable[[dict[str, Any]], None]
-MakeHost = Callable[[Config, Problem, Path | None], Host]
+MakeHost = Callable[[Config, FederatedProblem, Path | None], Host]
 """Makes the host of a run from its configuration, its workload and its folder (None if the run is not kept)."""
 
 
@@ -137,7 +137,7 @@ class Loop:
     def __init__(
         self,
         config: Config,
-        workload: Problem,
+        workload: FederatedProblem,
         on_exchange: OnExchange | None = None,
         *,
         folder: Path | None = None,

@@ -9,12 +9,12 @@ from torch import nn
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings
 from sketchfed.errors import InputError
 from sketchfed.runs.own_loop import LoopWorkload, loop_of
-from sketchfed.runs.problem import Problem
+from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.workload import from_objects, named_workload
 from sketchfed.training import Evaluate, Loss, Metric, Train
 
 
-def problem_of(config: Config) -> Problem:
+def problem_of(config: Config) -> FederatedProblem:
     """The problem that a configuration names."""
     chosen = config.training
     if chosen.train is None and (chosen.evaluate is not None or chosen.options):
@@ -52,7 +52,7 @@ class Objects:
             training=replace(config.training, **loops),
         )
 
-    def problem(self, config: Config) -> Problem:
+    def problem(self, config: Config) -> FederatedProblem:
         """The problem that these objects are."""
         if self.model is None or self.clients is None:
             raise InputError("a run needs a model and the data of its clients. Pass model and clients.")

@@ -24,7 +24,7 @@ class ProblemScorer(Protocol):
         """Release all threads."""
 
 
-class Problem(Protocol):
+class FederatedProblem(Protocol):
     """A federated learning problem: a model, and the data of each client."""
 
     @property

@@ -20,7 +20,7 @@ from sketchfed.rounds import Engine, Exchange, Participant
 from sketchfed.runs import Run, RunFolder
 from sketchfed.runs.hosts import LocalHost
 from sketchfed.runs.loop import Loop
-from sketchfed.runs.problem import Problem
+from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.workload import from_objects
 from sketchfed.testing.algorithm_cases import CLIENTS, Protected, clients_data, module, working
 from sketchfed.testing.federation import Tap
@@ -69,7 +69,7 @@ class Faults:
 class FaultyHost(LocalHost):
     """Runs clients in this process, where some of them fail."""
 
-    def __init__(self, config: Config, workload: Problem, folder: Path | None, *, faults: Faults) -> None:
+    def __init__(self, config: Config, workload: FederatedProblem, folder: Path | None, *, faults: Faults) -> None:
         super().__init__(config, workload, folder)
         self.faults = faults
         self.round: Callable[[], int] = lambda: 0
@@ -164,7 +164,7 @@ def interrupted(config: Config, folder: Path) -> Run:
 def _loop(config: Config, faults: Faults, on_exchange: Callable[[Sequence[Exchange]], None] | None = None) -> Loop:
     hosts = list[FaultyHost]()
 
-    def host(config: Config, workload: Problem, folder: Path | None) -> FaultyHost:
+    def host(config: Config, workload: FederatedProblem, folder: Path | None) -> FaultyHost:
         hosts.append(FaultyHost(config, workload, folder, faults=faults))
         return hosts[-1]
 

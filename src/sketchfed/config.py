@@ -93,15 +93,17 @@ class ModelSettings:
     name: str = "mlp"
     loss: str | None = None
     """The loss that training minimises. If absent, 'cross_entropy' for classes and 'squares' for numbers."""
-    metric: str | None = None
-    """An additional metric for the held-out data, in its own column. The loss, and for classes the accuracy, are always
-    reported."""
+    metric: str | list[str] | None = None
+    """Additional metrics for the held-out data, each in its own column: `top5`, `f1`, `auroc` and `perplexity` for classes, `mse`,
+    `mae` and `r2` for numbers, or your own. The loss, and for classes the accuracy, are always reported."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for chosen, registry in ((self.loss, LOSSES), (self.metric, METRICS)):
-            if chosen is not None:
-                registry[chosen]  # raises an error for an unknown name
+        metrics = [self.metric] if isinstance(self.metric, str) else self.metric or []
+        for metric in metrics:
+            METRICS[metric]  # raises an error for an unknown name
+        if self.loss is not None:
+            LOSSES[self.loss]
         builder = _part(self.name, MODELS)
         if not _takes_any(builder):
             check_keys("model", self.options, [*keys_of(ModelSettings), *_options(builder, besides=_GIVEN_TO_MODELS)])

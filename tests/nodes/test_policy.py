@@ -82,6 +82,12 @@ def test_every_rule_of_a_run_is_tried():
     assert {key for key in KEYS if key not in tried} == untried
 
 
+@pytest.mark.parametrize("listed", [["f1", "evil:metric"], [["evil:metric"]], [3], [None, "evil:metric"]])
+def test_each_metric_of_a_list_must_be_allowed(listed):
+    assert "allow.metrics" in refusal(Policy.load(), model={"name": "mlp", "metric": listed})
+    assert refusal(Policy.load(), model={"name": "mlp", "metric": ["f1", "auroc"]}) == ""
+
+
 @pytest.mark.parametrize("key", ["train", "evaluate"])
 def test_a_training_loop_runs_only_if_the_owner_listed_it(key, tmp_path):
     loop = {"training": {key: "evil:train"}}

@@ -153,6 +153,18 @@ def test_a_metric_is_one_more_column_and_nothing_else_changes(tmp_path):
         assert all(line[key] == same[key] for key in KEYS if key != "seconds")
 
 
+def test_several_metrics_are_as_many_columns():
+    chosen = ["f1", "accuracy", "top5", f"{HERE}:largest_share"]
+    line = run(tables("plain") | {"model": {"metric": chosen}}).metrics[-1]
+    assert set(line) - set(KEYS) == {"f1", "top5", "largest_share"}
+
+
+@pytest.mark.parametrize(("metric", "said"), [("mse", "is for a regression"), (["f1", "f1"], "already has a column 'f1'")])
+def test_metrics_that_do_not_suit_the_data_or_each_other_are_refused(metric, said):
+    with pytest.raises(InputError, match=said):
+        run(tables("plain") | {"model": {"metric": metric}})
+
+
 def test_a_metric_that_is_not_finite_is_null():
     assert run(tables("plain") | {"model": {"metric": f"{HERE}:undefined"}}).metrics[-1]["undefined"] is None
 

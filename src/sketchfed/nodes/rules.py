@@ -144,8 +144,9 @@ def _names(policy: Policy, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[
     usual = {"model": ModelSettings.name, "data": DataSettings.name, "algorithm": FedAvg.name}
     for (table, key), kind in _PLACES.items():
         name = tables.get(table, {}).get(key, usual.get(table) if key == "name" else None)
-        if name is not None and not (name == GIVEN and kind in ("models", "data")):
-            yield _named(policy, kind, name, f"{table}.{key}")
+        for each in name if isinstance(name, list) and kind == "metrics" else [name]:
+            if each is not None and not (each == GIVEN and kind in ("models", "data")):
+                yield _named(policy, kind, each, f"{table}.{key}")
     for table, content in tables.items():
         for key, value in content.items():
             if (table, key) not in _PLACES and table != "engine":
@@ -171,8 +172,9 @@ def named_parts(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The kinds and names of the parts that a configuration names and that are not built in."""
     for (table, key), kind in _PLACES.items():
         name = tables.get(table, {}).get(key)
-        if isinstance(name, str) and name != GIVEN and name not in REGISTRIES[kind].built_in:
-            yield kind, name
+        for each in name if isinstance(name, list) else [name]:
+            if isinstance(each, str) and each != GIVEN and each not in REGISTRIES[kind].built_in:
+                yield kind, each
 
 
 def _named(policy: Policy, kind: str, name: object, place: str) -> Verdict:

@@ -30,8 +30,8 @@ from sketchfed.runs.objects import Objects, problem_of
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.result import Run
 from sketchfed.runs.wire_file import WIRE, WireFile
-from sketchfed.runs.workload import KEYS
-from sketchfed.training import Evaluate, Loss, Metric, Score, Train
+from sketchfed.runs.workload import KEYS, Chosen
+from sketchfed.training import Evaluate, Loss, Score, Train
 from sketchfed.training.threads import one_thread
 from sketchfed.version import __version__
 
@@ -49,7 +49,7 @@ def run(
     clients: Sequence[Any] | None = None,
     test: Any = None,
     loss: Loss | str | None = None,
-    metric: Metric | str | None = None,
+    metric: Chosen = None,
     task: str = "classification",
     redraw: bool | None = None,
     train: Train | None = None,

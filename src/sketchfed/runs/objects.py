@@ -10,8 +10,8 @@ from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings
 from sketchfed.errors import InputError
 from sketchfed.runs.own_loop import LoopWorkload, loop_of
 from sketchfed.runs.problem import FederatedProblem
-from sketchfed.runs.workload import from_objects, named_workload
-from sketchfed.training import Evaluate, Loss, Metric, Train
+from sketchfed.runs.workload import Chosen, from_objects, named_workload
+from sketchfed.training import Evaluate, Loss, Train
 
 
 def problem_of(config: Config) -> FederatedProblem:
@@ -35,7 +35,7 @@ class Objects:
     clients: Sequence[Any] | None
     test: Any = None
     loss: Loss | str | None = None
-    metric: Metric | str | None = None
+    metric: Chosen = None
     task: str = "classification"
     redraw: bool | None = None
     train: Train | None = None

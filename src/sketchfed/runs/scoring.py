@@ -28,9 +28,11 @@ class Scorer:
     def __init__(self, workload: Workload, trainer: Trainer, seed: PublicSeed, *, workers: int) -> None:
         self._workload, self._trainer, self._seed = workload, trainer, seed
         self._chunks = workload.test_chunks()
-        if workload.metric is not None:  # refuse a metric that does not fit before training starts
+        if workload.metrics:  # refuse a metric that does not fit before training starts
             first = self._chunks[0]
-            measured(workload.metric, trainer.outputs(flatten(workload.module), first.x), first.y)
+            outputs = trainer.outputs(flatten(workload.module), first.x)
+            for metric in workload.metrics:
+                measured(metric, outputs, first.y)
         # Torch keeps a thread count per calling thread, so the setting of the main thread does not apply to the pool.
         self._pool = ThreadPoolExecutor(
             1 if trainer.sequential else workers, "score", initializer=torch.set_num_threads, initargs=(1,)
@@ -40,12 +42,12 @@ class Scorer:
         """The loss, accuracy and metric on the held-out data."""
         weights = replica.weights
         score = self._workload.summarise(self._each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))
-        if self._workload.metric is None:
+        if not self._workload.metrics:
             return score
         outputs = self._each(lambda chunk: self._trainer.outputs(weights, chunk.x), self._chunks)
         targets = [chunk.y for chunk in self._chunks]
-        found = measured(self._workload.metric, torch.cat(outputs), torch.cat(targets))
-        return score._replace(others={metric_key(self._workload.metric): found})
+        every, true = torch.cat(outputs), torch.cat(targets)
+        return score._replace(others={metric_key(metric): measured(metric, every, true) for metric in self._workload.metrics})
 
     def captured(self, algorithm: Algorithm, replica: Replica) -> float | None:
         """The share of the training gradient that the next round's packets carry. None unless their code is orthonormal."""

@@ -18,7 +18,7 @@ from sketchfed.runs.fingerprints import tensors_digest
 from sketchfed.runs.problem import ProblemScorer
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import LOSSES, Examples, LiveExamples, Loss, Metric, Score, Trainer, make_trainer
-from sketchfed.training.metrics import metric_key
+from sketchfed.training.metrics import FOR_REGRESSION, METRICS, metric_key
 from sketchfed.vectors import flatten
 
 DEFAULT_CLIENTS = 20
@@ -28,6 +28,8 @@ KEYS = (
     "seconds",
 )  # fmt: skip
 """The keys of a line of metrics. A chosen metric adds one more."""
+Chosen = str | Metric | Sequence[str | Metric] | None
+"""Metrics as they are chosen: none, one, or several."""
 _TRIAL = 16  # examples on which `prepare` is tried
 _TRIED = 5  # number of clients whose examples are tried before the model is refused
 
@@ -43,8 +45,8 @@ class Workload:
     loss: str | Loss
     shared_start: bool
     """Whether every party can rebuild the first weights from the seed, so that nobody has to send them."""
-    metric: str | Metric | None = None
-    """An additional metric for the held-out data, besides loss and accuracy."""
+    metrics: Sequence[str | Metric] = ()
+    """Additional metrics for the held-out data, besides loss and accuracy."""
 
     @classmethod
     def from_config(cls, config: Config) -> "Workload":
@@ -96,7 +98,7 @@ class Workload:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a line of this run's metrics."""
-        return KEYS if self.metric is None else (*KEYS, metric_key(self.metric))
+        return (*KEYS, *map(metric_key, self.metrics))
 
     def trainer(self) -> Trainer:
         """Check that the model, the loss and the data fit each other, and return the trainer."""
@@ -207,7 +209,7 @@ def named_workload(config: Config) -> Workload:
         module=module,
         loss=loss_for(dataset.task, config.model.loss),
         shared_start=shares_start(config),
-        metric=metric_for(dataset.task, config.model.metric),
+        metrics=metrics_for(dataset.task, config.model.metric),
     )
 
 
@@ -229,19 +231,23 @@ def loss_for(task: str, chosen: str | Loss | None = None) -> str | Loss:
     return chosen or usual
 
 
-def metric_for(task: str, chosen: str | Metric | None) -> str | Metric | None:
-    """The chosen metric. None if there is none, or if it is the accuracy, which is always reported for classification."""
-    if chosen is None:
-        return None
-    if chosen == "accuracy":
-        if task != "classification":
+def metrics_for(task: str, chosen: Chosen) -> tuple[str | Metric, ...]:
+    """The chosen metrics, but for the accuracy, which is always reported for classification."""
+    listed = () if chosen is None else (chosen,) if isinstance(chosen, str) or callable(chosen) else tuple(chosen)
+    found: dict[str, str | Metric] = {}
+    for metric in listed:
+        if metric in METRICS.built_in and (metric in FOR_REGRESSION) != (task == "regression"):
+            suits = "a regression" if task == "classification" else "classification"
             raise InputError(
-                "model.metric = 'accuracy' is for classification, but the data is a regression. Use a metric of your own."
+                f"model.metric = '{metric}' is for {suits}, but the data is a {task}. Use another metric, or one of your own."
             )
-        return None
-    if (key := metric_key(chosen)) in KEYS:
-        raise InputError(f"metrics.jsonl already has a column '{key}'. Give the function behind model.metric another name.")
-    return chosen
+        if metric == "accuracy":
+            continue
+        key = metric_key(metric)
+        if key in KEYS or key in found:
+            raise InputError(f"metrics.jsonl already has a column '{key}'. Give the function behind model.metric another name.")
+        found[key] = metric
+    return tuple(found.values())
 
 
 def shares_start(config: Config) -> bool:
@@ -255,7 +261,7 @@ def from_objects(
     test: Any,
     loss: Loss | str | None,
     task: str,
-    metric: Metric | str | None = None,
+    metric: Chosen = None,
     *,
     redraw: bool | None = None,
 ) -> Workload:
@@ -270,5 +276,5 @@ def from_objects(
         module=module,
         loss=loss_for(task, loss),
         shared_start=False,
-        metric=metric_for(task, metric),
+        metrics=metrics_for(task, metric),
     )

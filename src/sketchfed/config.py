@@ -94,8 +94,8 @@ class ModelSettings:
     loss: str | None = None
     """The loss that training minimises. If absent, 'cross_entropy' for classes and 'squares' for numbers."""
     metric: str | list[str] | None = None
-    """Additional metrics for the held-out data, each in its own column: `top5`, `f1`, `auroc` and `perplexity` for classes, `mse`,
-    `mae` and `r2` for numbers, or your own. The loss, and for classes the accuracy, are always reported."""
+    """Additional metrics for the held-out data, each in its own column: `top5`, `f1`, `auroc` and `perplexity` for classes,
+    `mse`, `mae` and `r2` for numbers, or your own. The loss, and for classes the accuracy, are always reported."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

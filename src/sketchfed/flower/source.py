@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, Subset
 
 from sketchfed import vectors
 from sketchfed.algorithms import Replica
+from sketchfed.algorithms.forms import seen
 from sketchfed.config import load_config
 from sketchfed.data import from_clients
 from sketchfed.errors import InputError, WireError
@@ -111,7 +112,10 @@ class NodeSource(WorkSource):
         module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
         trainer = make_trainer(module, loss_for(agreement.task, config.model.loss))
         participant = config.participant(total(trainer, agreement), agreement.sizes, module)
-        start = participant.algorithm.begin(vectors.flatten(module)).replica if shares_start(config) else None
+        start = None
+        if shares_start(config):
+            algorithm = participant.algorithm
+            start = seen(algorithm.given(participant.seed, 0), algorithm.begin(vectors.flatten(module)).replica)
 
         def examples() -> Examples:
             found = self._load(agreement) if self._loader else from_config(config).examples(client)

@@ -61,6 +61,11 @@ def parted(request: bytes) -> tuple[list[bytes], bytes]:
     return parts[:count], b"".join(parts[count:])
 
 
+def premise_of(replica: Replica, agreed: bytes) -> bytes:
+    """The digest of everything that a client's values in a secure sum follow from, besides its data and its noise."""
+    return sha256(replica.digest + agreed).digest()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Participant:
     """Everything that a client needs to take part, except its data and its memory."""
@@ -142,7 +147,7 @@ class Participant:
                 f"the task is for round {replica.round}, but the secure sum is for round {session.state.terms.round}."
             )
         integers = self._secure_sums().integers(self._work(replica, examples, None, client))
-        return pack(session.answer(request, integers, premise=sha256(replica.digest + self.agreed).digest()))
+        return pack(session.answer(request, integers, premise_of(replica, self.agreed)))
 
     def _work(self, replica: Replica, examples: Examples, memory: Tensor | None, client: int) -> ClientWork:
         context = RoundContext(round=replica.round, seed=self.seed, client=client, replica=replica, population=self.clients)

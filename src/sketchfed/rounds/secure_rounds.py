@@ -29,16 +29,20 @@ class SecureRounds:
         attempt: int,
         directory: Mapping[int, bytes],
         *,
+        premise: bytes,
         without: Mapping[int, str] = _NOBODY,
     ) -> Sequence[SecureServer]:
         """The sums of a round: those that were prepared, if everybody is in them, or fresh ones.
 
-        Clients in `without` made an earlier attempt at the round fail. They are asked again in the next round.
+        `premise` is that of the clients that compute from what they are sent. Clients in `without` made an earlier attempt at
+        the round fail. They are asked again in the next round.
         """
         prepared, self._prepared = self._prepared, ()
-        if attempt == 0 and prepared and all(_is_ready(server, index) for server in prepared):
-            return prepared
-        return self._fresh(protection, index, attempt + 1, directory, without)
+        ready = attempt == 0 and prepared and all(_is_ready(server, index) for server in prepared)
+        servers = prepared if ready else self._fresh(protection, index, attempt + 1, directory, without)
+        for server in servers:
+            server.premise = premise  # when a sum is prepared, the model of its round does not exist yet
+        return servers
 
     def following(self, protection: SecureSums, index: int, directory: Mapping[int, bytes]) -> Sequence[SecureServer]:
         """The sums of the next round, to be prepared in this one, if this one asks all of their clients."""

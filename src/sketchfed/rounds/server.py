@@ -8,6 +8,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from sketchfed.algorithms import Algorithm, RoundContext, State, cohort
+from sketchfed.algorithms.forms import seen
 from sketchfed.errors import (
     RAISED,
     DivergedError,
@@ -21,7 +22,7 @@ from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import Protection, SecureSums, combined
 from sketchfed.rounds.engine import Engine
-from sketchfed.rounds.participant import behind, parted
+from sketchfed.rounds.participant import behind, parted, premise_of
 from sketchfed.rounds.screening import wild
 from sketchfed.rounds.secure_rounds import SecureRounds
 from sketchfed.rounds.stepping import checked_step
@@ -78,7 +79,8 @@ class Server:
         self._sums = SecureRounds(seed)
         self._packed = (-1, b"")
         self._largest = 0
-        self._strayed: set[int] = set()  # clients whose replica is not that of the others: they are sent the whole model
+        self._strayed: set[int] = set()
+        """Clients that came to another replica than the server. They are sent whole models from then on."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -177,14 +179,16 @@ class Server:
         If no sum could be opened, all are tried again with new keys, and without the clients that made a sum fail. Each attempt
         has its own noise and its own charge. Once clients have been asked to open a sum, it counts as opened.
         """
-        tasks, reason, blamed = self._tasks(chosen), "", dict[int, str]()
+        premise = premise_of(seen(self.algorithm.given(self.seed, self.round), self.state.replica), self.engine.agreed)
+        reason, blamed = "", dict[int, str]()
         for attempt in range(protection.settings.attempts):
             if attempt and not self.affordable(attempt):
                 reason += " The privacy budget does not allow another attempt."
                 break
             draw = self._intended(f" {attempt}", chosen)
-            servers = self._sums.begun(protection, self.round, attempt, self.engine.directory, without=blamed)
-            following = self._sums.following(protection, self.round, self.engine.directory)
+            directory, tasks = self.engine.directory, self._tasks(chosen)
+            servers = self._sums.begun(protection, self.round, attempt, directory, premise=premise, without=blamed)
+            following = self._sums.following(protection, self.round, directory)
             silent: dict[int, str] = {}
             ask = partial(self._ask, silent)
             try:
@@ -248,7 +252,6 @@ class Server:
         """Remember the clients whose replies this round uses, and acknowledge them."""
         rounds = dict.fromkeys(clients, self.round)
         self.tally.known |= rounds
-        self._strayed -= rounds.keys()
         self.engine.acknowledge(rounds)
 
     def _intended(self, suffix: str, clients: list[int] | None) -> str:

@@ -30,6 +30,8 @@ class Hello(NamedTuple):
     examples: int
     own: bool
     """Whether it has its own data. Otherwise it plays a client of the data set that the configuration names."""
+    run: str = ""
+    """The digest of the run configuration that its app was started with. Empty if the work needs none."""
 
 
 class Work(NamedTuple):

@@ -150,6 +150,23 @@ def test_honest_nodes_compute_from_the_same_whatever_brought_them_there(kind, ca
     assert "another model" not in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["momentum of replicas", "an image"])
+def test_a_server_that_was_interrupted_holds_what_its_nodes_hold(kind, tmp_path, caplog):
+    """It reads its replica from the checkpoint, and they read theirs from Flower's context. One of them erred, and is sent the whole model."""
+    own, grid = STATES[kind], erring(2, at=3)
+
+    def stop(line):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    chosen = {**tables(own["algorithm"], rounds=4, **SECURE), "secure": {"survivors": 0.6}}
+    with pytest.raises(KeyboardInterrupt):
+        run_on(grid, chosen | {key: own[key] for key in own if key != "algorithm"}, tmp_path / "run", on_round=stop)
+    assert caplog.text.count("another model") == 1
+    run = reopen(tmp_path / "run", host=partial(Federation, grid=grid)).finish()
+    assert [line["participants"] for line in run.metrics] == [3, 2, 3, 3]
+
+
 def test_a_node_that_loses_flowers_context_goes_on_with_its_part_in_a_secure_sum():
     """The part is in the node's store."""
     chosen = {**tables({"name": "iterative"}, **SECURE), "secure": {"survivors": 0.6}}

@@ -44,7 +44,7 @@ class Tally:
     replies: int = 0
     refused: int = 0
     known: dict[int, int] = field(default_factory=dict)
-    """The round of each client's replica at its last reply."""
+    """The round of each client's replica at its last reply. -1 if it came to another replica than the server."""
     updates: list[bytes] = field(default_factory=list)
     """The latest updates, as broadcast, for clients that missed them. In total they are about as large as a whole model."""
 
@@ -204,6 +204,7 @@ class Server:
                 for server in servers:
                     blamed |= server.blamed
                     self._strayed |= set(server.strayed)
+                    self.tally.known |= dict.fromkeys(server.strayed, -1)
                     self._tell(server.reasons)
                     self.tally.refused += len(server.reasons.keys() - silent.keys())
             fewest = min(len(summed.survivors) for summed in opened.values())

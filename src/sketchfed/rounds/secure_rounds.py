@@ -1,6 +1,6 @@
 """The server's secure sums of a round, one for each group, and those of the next round while they are prepared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from sketchfed.protection import SecureSums
@@ -66,6 +66,11 @@ class SecureRounds:
             SecureServer(terms, directory, without=without if _is_enough(terms, without) else _NOBODY)
             for terms in protection.terms(self._seed, index, attempt)
         ]
+
+
+def in_sums(servers: Iterable[SecureServer]) -> list[int]:
+    """The clients whose values are in a sum that was opened, or may have been."""
+    return sorted(client for server in servers if server.asked_to_open for client in server.survivors)
 
 
 def _is_enough(terms: Terms, without: Mapping[int, str]) -> bool:

@@ -1,7 +1,7 @@
 """The server's side of a run: it chooses clients, sends tasks, checks replies, and counts bytes."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
@@ -22,11 +22,11 @@ from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import Protection, SecureSums, combined
 from sketchfed.rounds.engine import Engine
-from sketchfed.rounds.participant import behind, parted, premise_of
+from sketchfed.rounds.participant import behind, premise_of, retasked
 from sketchfed.rounds.screening import wild
-from sketchfed.rounds.secure_rounds import SecureRounds
+from sketchfed.rounds.secure_rounds import SecureRounds, in_sums
 from sketchfed.rounds.stepping import checked_step
-from sketchfed.secure import SecureServer, run_sums
+from sketchfed.secure import run_sums
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack, packed_size, unpack
 
@@ -198,7 +198,7 @@ class Server:
                 reason = str(error)
                 if silent:
                     reason += " The first client that did not answer is client {}: {}.".format(*_first(silent))
-                self._settled(draw, _seen(servers))
+                self._settled(draw, in_sums(servers))
                 continue
             finally:
                 for server in servers:
@@ -209,7 +209,7 @@ class Server:
                     self.tally.refused += len(server.reasons.keys() - silent.keys())
             fewest = min(len(summed.survivors) for summed in opened.values())
             whole = len(opened) == len(servers)
-            self._settled(draw, _seen(servers), survivors=fewest if whole else None)
+            self._settled(draw, in_sums(servers), survivors=fewest if whole else None)
             survivors = [client for summed in opened.values() for client in summed.survivors]
             self.tally.replies += len(survivors)
             self._used(sorted(survivors))
@@ -239,7 +239,7 @@ class Server:
         log.warning("round %d: %s lost what it held, and is sent what it needs", self.round + 1, _named(list(lost)))
         sent = {at: self._task(at) for at in set(lost.values())}
         rest = {client: reply for client, reply in answers.replies.items() if client not in lost}
-        again = self._moved({client: _retasked(requests[client], stage, sent[at]) for client, at in lost.items()}, stage)
+        again = self._moved({client: retasked(requests[client], stage, sent[at]) for client, at in lost.items()}, stage)
         return Answers(rest | again.replies, answers.complaints | again.complaints, answers.unheard | again.unheard)
 
     def _moved(self, requests: Mapping[int, bytes], stage: str) -> Answers:
@@ -391,17 +391,7 @@ def _named(clients: list[int]) -> str:
     return "client " + ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
 
 
-def _seen(servers: Iterable[SecureServer]) -> list[int]:
-    """The clients whose values are in a sum that was opened, or may have been."""
-    return sorted(client for server in servers if server.asked_to_open for client in server.survivors)
-
-
 def _first(reasons: Mapping[int, str]) -> tuple[int, str]:
     """The lowest client number, and that client's reason without its full stop."""
     client = min(reasons)
     return client, reasons[client].rstrip(".")
-
-
-def _retasked(request: bytes, stage: str, task: bytes) -> bytes:
-    """The same request with another task. In a secure sum, the task follows the sum's own packets."""
-    return b"".join(parted(request)[0]) + task if stage == "masked" else task

@@ -152,7 +152,7 @@ def test_honest_nodes_compute_from_the_same_whatever_brought_them_there(kind, ca
 
 @pytest.mark.parametrize("kind", ["momentum of replicas", "an image"])
 def test_a_server_that_was_interrupted_holds_what_its_nodes_hold(kind, tmp_path, caplog):
-    """It reads its replica from the checkpoint, and they read theirs from Flower's context. One of them erred, and is sent the whole model."""
+    """It reads its replica from the checkpoint, and they from Flower's context. One erred, and is sent the whole model."""
     own, grid = STATES[kind], erring(2, at=3)
 
     def stop(line):

@@ -78,6 +78,7 @@ FAULTS = {
     "sums joined twice": (weak.Rejoining, ()),
     "no signatures": (Device, (weak.without_signatures,)),
     "no proofs": (Device, (weak.without_proofs,)),
+    "masks for any model": (weak.Trusting, ()),
 }
 
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sketchfed.algorithms import Replica
+from sketchfed.algorithms import Dome, Replica, SubspaceSettings
 from sketchfed.algorithms.replicas import from_tensors
+from sketchfed.seeds import PublicSeed
+from sketchfed.wire import Packet
 
 
 def replica() -> Replica:
@@ -30,5 +32,22 @@ def test_replicas_that_differ_in_anything_have_different_digests(changed):
     assert replace(replica(), **changed).digest != replica().digest
 
 
-def test_a_replica_that_was_saved_and_read_has_the_same_digest():
-    assert from_tensors(replica().to_tensors(), round=3).digest == replica().digest
+def with_a_subspace() -> Replica:
+    algorithm = Dome(rounds=5, subspace=SubspaceSettings(size=4)).resolved(12)
+    update = Packet(kind="sensed", arrays={"values": torch.arange(4.0)}, scalars={"noise": 0.1}, clients=3)
+    return algorithm.follow(algorithm.begin(torch.zeros(12)).replica, update, PublicSeed(1))
+
+
+@pytest.mark.parametrize("made", [replica, with_a_subspace])
+def test_a_replica_that_was_saved_and_read_has_the_same_digest(made):
+    assert from_tensors(made().to_tensors(), round=made().round).digest == made().digest
+
+
+def test_replicas_with_different_subspaces_have_different_digests():
+    made = with_a_subspace()
+    tensors = made.to_tensors()
+    assert any(name.startswith("subspace.") for name in tensors)
+    for name in (name for name, tensor in tensors.items() if tensor.numel()):
+        changed = {other: tensor.clone() for other, tensor in tensors.items()}
+        changed[name].view(-1)[0] += 1
+        assert from_tensors(changed, round=made.round).digest != made.digest, name

@@ -35,6 +35,16 @@ def test_clients_learn_how_many_examples_others_have_only_where_passes_are_cut_b
     assert Agreement.unpacked(agreement(work, privacy=passes).packed).sizes == (10, 11, 12)
 
 
+def test_numbers_of_examples_that_the_digest_does_not_cover_are_not_read():
+    """Otherwise a server could tell each client other ones under the digest that all agreed on."""
+    made = agreement()
+    packet = unpack(made.packed)
+    for sizes in ([10, 900, 12], [10]):
+        arrays = {**packet.arrays, "sizes": torch.tensor(sizes)}
+        read = Agreement.unpacked(pack(Packet(kind="agreement", arrays=arrays, scalars=packet.scalars)))
+        assert (read.sizes, read.digest) == ((10, 10, 10), made.digest)
+
+
 def test_where_the_server_listens_is_no_part_of_it():
     here, there = (agreement(engine={"name": "flower", "address": address}) for address in ("a:1", "b:2"))
     assert here.digest == there.digest

@@ -98,19 +98,95 @@ def test_a_node_that_was_started_anew_before_a_secure_sum_is_caught_up_to_the_sa
     assert result.weights.equal(sketchfed.run({**chosen, "joint": result.config.joint}).weights)
 
 
-def test_a_node_whose_replica_is_not_that_of_the_others_is_left_out_of_a_secure_sum_and_sent_the_whole_model(caplog):
-    chosen = {**tables({"name": "iterative"}, **SECURE), "secure": {"survivors": 0.6}}
-    grid = FakeGrid()
-
-    def err():
-        state = ClientState(grid.contexts[NODES[2]].state, grid.requests[-1][1].session)
-        kept = state.settled(0, None)
-        kept.replica.weights[0] += 1e-6
+def err(grid, *clients, made=0):
+    """The replicas of these clients in a round come to other bits, each to its own, as those of another processor may."""
+    for client in clients:
+        state = ClientState(grid.contexts[NODES[client]].state, grid.requests[-1][1].session)
+        kept = state.settled(made, None)
+        kept.replica.weights[0] += 1e-6 * (client + 1)
         state.keep(kept)
 
-    at_request(grid, 4, err)
-    assert [line["participants"] for line in run_on(grid, chosen).metrics] == [3, 2, 3]
+
+def erring(*clients, at):
+    """A grid on which replicas err when it brings a certain reply."""
+    grid = FakeGrid()
+    return at_request(grid, at, lambda: err(grid, *clients))
+
+
+def test_a_node_whose_replica_is_not_the_servers_is_left_out_of_a_secure_sum_and_sent_the_whole_model(caplog):
+    chosen = {**tables({"name": "iterative"}, **SECURE), "secure": {"survivors": 0.6}}
+    assert [line["participants"] for line in run_on(erring(2, at=3), chosen).metrics] == [3, 2, 3]
     assert "goes on without client 2: masked: it computed its values from another model" in caplog.text
+
+
+@pytest.mark.parametrize("erred", [(1, 2), (0, 1, 2)], ids=["most", "all"])
+def test_where_most_replicas_are_not_the_servers_the_next_attempt_sends_whole_models(erred, caplog):
+    chosen = {**tables({"name": "iterative"}, **SECURE), "secure": {"survivors": 0.6}}
+    assert [line["participants"] for line in run_on(erring(*erred, at=3), chosen).metrics] == [3, 3, 3]
+    assert "client 0" not in caplog.text or 0 in erred
+
+
+def test_a_node_whose_replica_always_errs_is_sent_whole_models_after_the_first_time():
+    chosen = {**tables({"name": "iterative"}, rounds=6, **SECURE), "secure": {"survivors": 0.6}}
+    grid = FakeGrid()
+
+    def tamper(request, reply):
+        if (request.stage, request.client) == ("masked", 2):
+            masked = [each for _, each in grid.requests if (each.stage, each.client) == ("masked", 2)]
+            err(grid, 2, made=len(masked) - 1)
+        return reply
+
+    grid.tamper = tamper
+    assert [line["participants"] for line in run_on(grid, chosen).metrics] == [3, 2, 3, 3, 3, 3]
+
+
+STATES = {
+    "momentum": {"algorithm": {"name": "fedavg", "global_momentum": 0.5}},
+    "momentum of replicas": {
+        "algorithm": {"name": "iterative", "global_momentum": 0.5},
+        "sketch": {"ratio": 0.5},
+    },
+    "history of the server": ALGORITHMS["fetchsgd"],
+    "sketches of the model": ALGORITHMS["blind clients"] | {"algorithm": {"name": "dbcl", "public_start": True}},
+    "a subspace": {"algorithm": {"name": "dome"}, "subspace": {"name": "incremental_svd", "size": 8}},
+    "an image": {
+        "algorithm": {"name": "dome"},
+        "subspace": {"name": "incremental_svd", "size": 6, "image": [2, 2], "frequencies": 3, "centre": True},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_honest_nodes_compute_from_the_same_whatever_brought_them_there(kind, caplog):
+    """Some follow updates, and others lost what they held, before round 1 or later, and are sent the whole model."""
+    own, grid = STATES[kind], FakeGrid()
+    lost = {1: NODES[2], 3: NODES[1], 6: NODES[0]}
+
+    def tamper(request, reply):
+        if request.stage == "masked":
+            grid.forget(lost.get(sum(other.stage == "masked" for _, other in grid.requests), NODES[2]))
+        return reply
+
+    grid.tamper = tamper
+    run_on(grid, {**tables(own["algorithm"], **SECURE), **{key: own[key] for key in own if key != "algorithm"}, "secure": {}})
+    assert "another model" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["momentum of replicas", "an image"])
+def test_a_server_that_was_interrupted_holds_what_its_nodes_hold(kind, tmp_path, caplog):
+    """It reads its replica from the checkpoint, and they from Flower's context. One erred, and is sent the whole model."""
+    own, grid = STATES[kind], erring(2, at=3)
+
+    def stop(line):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    chosen = {**tables(own["algorithm"], rounds=4, **SECURE), "secure": {"survivors": 0.6}}
+    with pytest.raises(KeyboardInterrupt):
+        run_on(grid, chosen | {key: own[key] for key in own if key != "algorithm"}, tmp_path / "run", on_round=stop)
+    assert caplog.text.count("another model") == 1
+    run = reopen(tmp_path / "run", host=partial(Federation, grid=grid)).finish()
+    assert [line["participants"] for line in run.metrics] == [3, 2, 3, 3]
 
 
 def test_a_node_that_loses_flowers_context_goes_on_with_its_part_in_a_secure_sum():

@@ -129,6 +129,7 @@ class Foreign:
     clients = 3
     complaints: Mapping[int, str] = {2: "is on holiday"}
     directory: Mapping[int, bytes] = {0: b"0" * 32}
+    agreed = b"a" * 32
     unheard = (2,)
     used: Mapping[int, int] = {}
 
@@ -144,6 +145,7 @@ def test_it_is_the_engine_inside_in_all_that_can_be_asked_of_one():
     recorder = Recorder(foreign := Foreign(), round=lambda: 7, tell=passed.extend)
     assert recorder.ask({0: b"abc", 2: b"de"}) == {0: b"cba"}
     assert (recorder.clients, recorder.complaints, recorder.directory) == (3, Foreign.complaints, Foreign.directory)
+    assert recorder.agreed == Foreign.agreed
     recorder.acknowledge({0: 7})
     assert (recorder.unheard, foreign.used) == ((2,), {0: 7})
     assert recorder.ask({0: b"x", 1: b"y"}, "keys") == {0: b"x", 1: b"y"}

@@ -25,13 +25,16 @@ class Cohort:
         shape = (len(terms.clients), terms.size)
         drawn = torch.randint(0, 2**terms.bits, shape, generator=generator)
         self.values: dict[int, Tensor] = dict(zip(terms.clients, drawn, strict=True))
+        self.premise = NO_PREMISE
+        """What the server sent to compute from."""
         self.premises: dict[int, bytes] = {}
+        """What clients computed from, where it is something else."""
         self.clients: dict[int, SecureClient] = {}
         self.sent: dict[str, dict[int, bytes]] = {}
         self.replied: dict[str, dict[int, bytes]] = {}
 
     def server(self) -> SecureServer:
-        return SecureServer(self.terms, self.directory)
+        return SecureServer(self.terms, self.directory, premise=self.premise)
 
     def answer(self, client: int, request: bytes) -> bytes:
         packet = unpack(request)
@@ -39,7 +42,7 @@ class Cohort:
             terms = Terms.from_packet(packet)
             self.clients[client], reply = SecureClient.join(terms, client, self.identities[client], self.directory, SECRET)
             return pack(reply)
-        return pack(self.clients[client].answer(packet, self.values[client], self.premises.get(client, NO_PREMISE)))
+        return pack(self.clients[client].answer(packet, self.values[client], self.premises.get(client, self.premise)))
 
     def ask(self, stage: Stage, requests: Mapping[int, bytes], *, gone: Callable[[Stage, int], bool]) -> dict[int, bytes]:
         self.sent[stage], self.replied[stage] = dict(requests), {}

@@ -1,5 +1,7 @@
 """What the server makes of replies that nobody vouches for: a client is dropped with a reason, the sum goes on."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from cohorts import Cohort, small_terms
@@ -7,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sketchfed.errors import InputError, SecureSumError
-from sketchfed.secure import STAGES, Terms, run_stages
+from sketchfed.secure import STAGES, SecureServer, Terms, run_stages
 from sketchfed.secure.client import PREMISE
 from sketchfed.secure.keys import Advertised
 from sketchfed.secure.messages import laid_out, message, taken_apart
@@ -86,14 +88,41 @@ def test_masked_values_of_another_shape_or_width_drop_their_client(values):
 @pytest.mark.parametrize("gone", [(), (6,)])
 def test_a_client_that_computed_from_something_else_is_left_out_and_the_sum_is_that_of_the_others(gone):
     cohort = Cohort(lenient_terms())
-    cohort.premises = {client: bytes([1]) * PREMISE for client in cohort.terms.clients} | {LIAR: bytes([2]) * PREMISE}
+    cohort.premise, cohort.premises = bytes([1]) * PREMISE, {LIAR: bytes([2]) * PREMISE}
     server = run_with(cohort, lambda stage, reply: reply, gone=lambda stage, client: stage == "masked" and client in gone)
     assert "from another model, or with other settings" in server.reasons[LIAR]
     assert set(server.result.survivors) == set(cohort.terms.clients) - {LIAR, *gone}
     assert torch.equal(server.result.total, cohort.expected(server.result.survivors))
 
 
+@pytest.mark.parametrize("agree", [True, False], ids=["all the same", "each another"])
+@pytest.mark.parametrize("liars", [3, 5, 8])
+def test_clients_that_claim_another_premise_push_nobody_out_however_many_they_are(liars, agree):
+    """What clients say is not counted like votes: those that computed from what they were sent stay."""
+    cohort = Cohort(lenient_terms())
+    cohort.premise = bytes([1]) * PREMISE
+    lying = cohort.terms.clients[:liars]
+    cohort.premises = {client: bytes([255 if agree else 255 - client]) * PREMISE for client in lying}
+    server = cohort.server()
+    with suppress(SecureSumError):
+        run_stages(server, lambda stage, requests: cohort.ask(stage, requests, gone=lambda *_: False))
+    assert set(server.strayed) == set(server.reasons) == set(lying)
+    enough = len(cohort.terms.clients) - liars >= cohort.terms.least
+    assert (server.result is not None) == enough
+    if server.result is not None:
+        assert torch.equal(server.result.total, cohort.expected(cohort.terms.clients[liars:]))
+
+
+def test_a_sum_of_too_few_that_computed_from_one_model_is_abandoned_with_that_reason():
+    cohort = Cohort(lenient_terms())
+    cohort.premises = {client: bytes([2]) * PREMISE for client in cohort.terms.clients[1:]}
+    with pytest.raises(SecureSumError, match=r"1 of \d+ clients sent masked values of one model"):
+        cohort.run()
+
+
 def test_a_premise_is_a_digest():
+    with pytest.raises(InputError, match=r"a premise is a digest of 32 bytes, got b'short'"):
+        SecureServer(lenient_terms(), {}, premise=b"short")
     cohort = Cohort(lenient_terms())
     cohort.premises = {LIAR: b"the model itself"}
     with pytest.raises(InputError, match=r"a premise is a digest of 32 bytes, got b'the model itself'\. Use hashlib"):

@@ -53,6 +53,11 @@ class WholeModel:
         return trainer
 
 
+def seen(form: Form, replica: Replica) -> Replica:
+    """What a client holds that is sent the whole model. The server's replica may hold more, such as its own momentum."""
+    return form.replica(form.packet(replica), len(replica.weights))
+
+
 def round_of(packet: Packet) -> int:
     """The round that a packet names."""
     return int(number_named(packet, "round", least=0, most=2**63))

@@ -1,6 +1,7 @@
 """Opens secure sums once more, from the recorded bytes alone. Anybody with the server's messages can compute what it did."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from torch import Tensor
@@ -9,7 +10,8 @@ from sketchfed.errors import SketchfedError
 from sketchfed.rounds import Exchange
 from sketchfed.rounds.participant import parted
 from sketchfed.secure import SecureServer, Terms, request_kind, sum_of
-from sketchfed.secure.messages import body_of, flagged
+from sketchfed.secure.client import PREMISE
+from sketchfed.secure.messages import body_of, flagged, reply_kind
 from sketchfed.wire import Packet, split, unpack
 
 
@@ -54,12 +56,23 @@ class _Replay:
 
     def add(self, part: _Part) -> None:
         if part.request.kind != self._kind:
+            if part.request.kind == request_kind("consent"):
+                self._take_premise(part.request)
             self.flush()
             self._kind = part.request.kind
         if part.identity:
             self._identities[part.client] = part.identity
         if part.reply is not None:
             self._replies[part.client] = part.reply
+
+    def _take_premise(self, request: Packet) -> None:
+        """The premise of the sum is that of the clients on the list of survivors. The server knew it from the model."""
+        terms = self.server.terms
+        with suppress(SketchfedError):
+            listed = flagged(body_of(request, request.kind, terms), terms.clients)
+            for client in self._replies.keys() & set(listed):
+                body = body_of(unpack(self._replies[client]), reply_kind("masked"), terms)
+                self.server.premise = body[:PREMISE]
 
     def flush(self) -> None:
         """Hand the replies of one stage to the server. A sum that fails stays without a result."""

@@ -114,13 +114,14 @@ class Agreement:
         tables, layout = _tables(raw["config"]), raw["layout"].decode(errors="replace")
         check(Draft(tables=tables, clients=clients, shape=shape, outputs=outputs, layout=layout))
         config = load_config(tables)
-        if len(named) < clients and config.privacy is not None and config.privacy.batches == "passes":
+        passes = config.privacy is not None and config.privacy.batches == "passes"
+        if len(named) < clients and passes:
             raise WireError(
                 f"passes are cut from the examples of all {clients:,} clients, {len(named)} numbers of them arrived."
             )
         return cls(
             config=config,
-            sizes=named if len(named) == clients else named * clients,
+            sizes=named if passes else (min(named),) * clients,  # what the digest does not cover is not read
             identities=tuple(raw["identities"][at : at + KEY] for at in range(0, len(raw["identities"]), KEY)),
             shape=shape,
             outputs=outputs,

@@ -58,6 +58,10 @@ class FlowerEngine:
         return {client: member.identity for client, member in enumerate(self._members)}
 
     @property
+    def agreed(self) -> bytes:
+        return self._agreed.digest
+
+    @property
     def members(self) -> Sequence[Member]:
         return tuple(self._members)
 

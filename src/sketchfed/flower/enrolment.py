@@ -18,6 +18,8 @@ from sketchfed.version import __version__
 
 log = logging.getLogger("sketchfed")
 
+_DIGEST = 64
+"""The hexadecimal digits of a digest."""
 _HELLO = 60.0
 """The seconds that a node has to say hello. It may have to load its data first."""
 
@@ -31,6 +33,8 @@ class Member:
     identity: bytes
     own: bool
     """Whether the node has its own data."""
+    run: str = ""
+    """The digest of the run configuration that the node's app was started with."""
     partition: int | None = None
     """The number that the node asks for."""
 
@@ -38,6 +42,7 @@ class Member:
 class _Said(msgspec.Struct, forbid_unknown_fields=True):
     examples: int
     own: bool
+    run: str
     partition: int | None
     identity: str
     signature: str
@@ -119,7 +124,9 @@ def _member(node: int, reply: Reply) -> Member:
         raise InputError(f"it says that it has {said.examples} examples and an identity of {len(identity)} bytes.")
     if not is_signed(greeting(reply.session, node), signature, identity):
         raise InputError("it shows an identity whose private half it does not know.")
-    return Member(node=node, examples=said.examples, identity=identity, own=said.own, partition=said.partition)
+    return Member(
+        node=node, examples=said.examples, identity=identity, own=said.own, run=said.run[:_DIGEST], partition=said.partition
+    )
 
 
 def greeting(session: bytes, node: int) -> bytes:

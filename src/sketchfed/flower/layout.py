@@ -35,6 +35,8 @@ class ArrayLayout:
     config_key: str = "config"
     train_config: dict[str, Any]
     evaluate_config: dict[str, Any]
+    run: str = ""
+    """The digest of the run configuration that the apps of all clients must have, where anything is hidden from the server."""
 
     @classmethod
     def of(cls, record: ArrayRecord, **others: Any) -> "ArrayLayout":

@@ -1,11 +1,13 @@
 """For a ClientApp that exists already: its own training, sent as sketches, clipped, noised and masked."""
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from hashlib import sha256
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from torch import Tensor
 
@@ -58,27 +60,45 @@ class AppSource(WorkSource):
         return ArrayLayout.from_text(layout).dim
 
     def hello(self, offer: bytes) -> Hello:
-        return Hello(examples=1, own=True)
+        return Hello(examples=1, own=True, run=self._run)
 
     def work(self, agreement: Agreement, client: int) -> Work:
         layout, config = ArrayLayout.from_text(agreement.layout), agreement.config
         check_app(config.algorithm)
+        if agreement.hides and layout.run != self._run:
+            raise InputError(
+                "Flower started this client's app with another run configuration than those of most clients. Its updates would "
+                "be hidden among others that were computed in another way, so this client takes no part. Start the run again."
+            )
         trainer = total(AppTrainer(self, layout), agreement)
         return Work(config.participant(trainer, agreement.sizes), _no_examples, None)
 
     def evaluate(self, agreement: Agreement, weights: Tensor) -> None:
         layout = ArrayLayout.from_text(agreement.layout)
-        self._call(layout, weights, layout.evaluate_config | {"server-round": self.round})
+        self._call(MessageType.EVALUATE, layout, weights, layout.evaluate_config | {"server-round": self.round})
+
+    @property
+    def _run(self) -> str:
+        """The digest of the run configuration, which the SuperLink sends, and which apps read. Empty if there is none."""
+        found = dict(self._context.run_config)
+        return sha256(json.dumps(found, sort_keys=True, default=repr).encode()).hexdigest() if found else ""
 
     def train(self, layout: ArrayLayout, weights: Tensor) -> Tensor:
         """The weights after the app's own training."""
-        reply = self._call(layout, weights, layout.train_config | {"server-round": self.round + 1})
+        reply = self._call(MessageType.TRAIN, layout, weights, layout.train_config | {"server-round": self.round + 1})
         arrays = reply.content.array_records
         if len(arrays) != 1:
             raise InputError(f"the app's reply holds {len(arrays)} array records; one with all arrays of the model is needed.")
         return layout.flat(next(iter(arrays.values())))
 
-    def _call(self, layout: ArrayLayout, weights: Tensor, config: dict[str, Any]) -> Message:
+    def _call(self, function: str, layout: ArrayLayout, weights: Tensor, config: dict[str, Any]) -> Message:
+        """The reply of the app's function. What it is called with follows from what all clients agreed on, and from weights."""
+        metadata = self._message.metadata
+        if metadata.message_type != function:
+            raise InputError(
+                f"the message asks for the app's function '{metadata.message_type}', and all clients agreed on '{function}'."
+            )
+        metadata.group_id = ""  # a server may choose another one for each client, and an app can read it
         records = {layout.arrays_key: layout.record(weights), layout.config_key: ConfigRecord(config)}
         self._message.content = RecordDict(records)  # type: ignore[arg-type]
         reply = self._call_next(self._message, self._context)

@@ -91,6 +91,7 @@ class Node:
         about = {
             "examples": said.examples,
             "own": said.own,
+            "run": said.run,
             "partition": partition if type(partition) is int else None,
             "identity": identity.public.hex(),
             "signature": identity.sign(greeting(self._request.session, self._context.node_id)).hex(),

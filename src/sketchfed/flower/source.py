@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from sketchfed import vectors
 from sketchfed.algorithms import Replica
+from sketchfed.algorithms.forms import seen
 from sketchfed.config import load_config
 from sketchfed.data import from_clients
 from sketchfed.errors import InputError, WireError
@@ -30,6 +31,8 @@ class Hello(NamedTuple):
     examples: int
     own: bool
     """Whether it has its own data. Otherwise it plays a client of the data set that the configuration names."""
+    run: str = ""
+    """The digest of the run configuration that its app was started with. Empty if the work needs none."""
 
 
 class Work(NamedTuple):
@@ -118,7 +121,10 @@ class NodeSource(WorkSource):
             else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train)
         )
         participant = config.participant(total(trainer, agreement), agreement.sizes, module)
-        start = participant.algorithm.begin(vectors.flatten(module)).replica if shares_start(config) else None
+        start = None
+        if shares_start(config):
+            algorithm = participant.algorithm
+            start = seen(algorithm.given(participant.seed, 0), algorithm.begin(vectors.flatten(module)).replica)
 
         def examples() -> Examples:
             found = self._load(agreement) if self._loader else named_workload(config).examples(client)

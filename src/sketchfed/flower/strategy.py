@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,7 @@ class Sketched(Strategy):
             algorithm=replace(self.config.algorithm, rounds=rounds, participation=share),
         )
         members = enrolled(grid, config, session=session, clients=clients, wait=self._wait)
+        (run, _), *_ = Counter(member.run for member in members).most_common(1)
         both = drawn(grid, members, config, session=session) if must_draw(config) else Drawn(())
         if both.nonces:
             config = replace(config, joint=both.joint(session))
@@ -130,7 +132,7 @@ class Sketched(Strategy):
                 config=config,
                 sizes=engine.sizes,
                 identities=tuple(member.identity for member in members) if secure else (),
-                layout=layout.text,
+                layout=replace(layout, run=run).text,
                 nonces=both.nonces,
             )
         )

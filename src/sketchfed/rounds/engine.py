@@ -26,6 +26,10 @@ class Engine(Protocol):
         """The public identity keys of the clients. Secure sums check the clients' signatures with them."""
 
     @property
+    def agreed(self) -> bytes:
+        """A digest of everything that clients agreed on before round 1. Empty if all of them are in one process."""
+
+    @property
     def unheard(self) -> Collection[int]:
         """Clients whose reply to the last call may have been sent but was lost.
 
@@ -56,6 +60,10 @@ class Relay:
     @property
     def directory(self) -> Mapping[int, bytes]:
         return self.inner.directory
+
+    @property
+    def agreed(self) -> bytes:
+        return self.inner.agreed
 
     @property
     def unheard(self) -> Collection[int]:

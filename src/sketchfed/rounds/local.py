@@ -35,6 +35,7 @@ class LocalEngine:
     ) -> None:
         self.clients = clients
         self.complaints: dict[int, str] = {}
+        self.agreed = participant.agreed
         self.unheard: tuple[int, ...] = ()  # no reply is lost here: a client that fails sends nothing
         self.memories: dict[int, ClientMemory] = {}
         self.changed: set[int] = set()

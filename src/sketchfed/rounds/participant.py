@@ -59,6 +59,16 @@ def parted(request: bytes) -> tuple[list[bytes], bytes]:
     return parts[:count], b"".join(parts[count:])
 
 
+def retasked(request: bytes, stage: str, task: bytes) -> bytes:
+    """The same request with another task. In a secure sum, the task follows the sum's own packets."""
+    return b"".join(parted(request)[0]) + task if stage == "masked" else task
+
+
+def premise_of(replica: Replica, agreed: bytes) -> bytes:
+    """The digest of everything that a client's values in a secure sum follow from, besides its data and its noise."""
+    return sha256(replica.digest + agreed).digest()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Participant:
     """Everything that a client needs to take part, except its data and its memory."""
@@ -151,11 +161,8 @@ class Participant:
                 f"the task is for round {replica.round}, but the secure sum is for round {session.state.terms.round}."
             )
         work = self._work(replica, examples, memory, client)
-        reply = session.answer(request, self._secure_sums().integers(work), premise=self._premise(replica))
+        reply = session.answer(request, self._secure_sums().integers(work), premise_of(replica, self.agreed))
         return pack(reply), ClientMemory(kept=work.kept).copy()
-
-    def _premise(self, replica: Replica) -> bytes:
-        return sha256(replica.digest + self.agreed).digest()
 
     def _work(self, replica: Replica, examples: Examples, memory: ClientMemory | None, client: int) -> ClientWork:
         context = RoundContext(round=replica.round, seed=self.seed, client=client, replica=replica, population=self.clients)

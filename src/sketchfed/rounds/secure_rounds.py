@@ -1,6 +1,6 @@
 """The server's secure sums of a round, one for each group, and those of the next round while they are prepared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from sketchfed.protection import SecureSums
@@ -29,16 +29,20 @@ class SecureRounds:
         attempt: int,
         directory: Mapping[int, bytes],
         *,
+        premise: bytes,
         without: Mapping[int, str] = _NOBODY,
     ) -> Sequence[SecureServer]:
         """The sums of a round: those that were prepared, if everybody is in them, or fresh ones.
 
-        Clients in `without` made an earlier attempt at the round fail. They are asked again in the next round.
+        `premise` is that of the clients that compute from what they are sent. Clients in `without` made an earlier attempt at
+        the round fail. They are asked again in the next round.
         """
         prepared, self._prepared = self._prepared, ()
-        if attempt == 0 and prepared and all(_is_ready(server, index) for server in prepared):
-            return prepared
-        return self._fresh(protection, index, attempt + 1, directory, without)
+        ready = attempt == 0 and prepared and all(_is_ready(server, index) for server in prepared)
+        servers = prepared if ready else self._fresh(protection, index, attempt + 1, directory, without)
+        for server in servers:
+            server.premise = premise  # when a sum is prepared, the model of its round does not exist yet
+        return servers
 
     def following(self, protection: SecureSums, index: int, directory: Mapping[int, bytes]) -> Sequence[SecureServer]:
         """The sums of the next round, to be prepared in this one, if this one asks all of their clients."""
@@ -62,6 +66,11 @@ class SecureRounds:
             SecureServer(terms, directory, without=without if _is_enough(terms, without) else _NOBODY)
             for terms in protection.terms(self._seed, index, attempt)
         ]
+
+
+def in_sums(servers: Iterable[SecureServer]) -> list[int]:
+    """The clients whose values are in a sum that was opened, or may have been."""
+    return sorted(client for server in servers if server.asked_to_open for client in server.survivors)
 
 
 def _is_enough(terms: Terms, without: Mapping[int, str]) -> bool:

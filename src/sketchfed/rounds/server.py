@@ -1,13 +1,14 @@
 """The server's side of a run: it chooses clients, sends tasks, checks replies, and counts bytes."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
 from typing import NamedTuple
 
 from sketchfed.algorithms import Algorithm, RoundContext, State, cohort
+from sketchfed.algorithms.forms import seen
 from sketchfed.errors import (
     RAISED,
     DivergedError,
@@ -21,11 +22,11 @@ from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import Protection, SecureSums, combined
 from sketchfed.rounds.engine import Engine
-from sketchfed.rounds.participant import behind, parted
+from sketchfed.rounds.participant import behind, premise_of, retasked
 from sketchfed.rounds.screening import wild
-from sketchfed.rounds.secure_rounds import SecureRounds
+from sketchfed.rounds.secure_rounds import SecureRounds, in_sums
 from sketchfed.rounds.stepping import checked_step
-from sketchfed.secure import SecureServer, run_sums
+from sketchfed.secure import run_sums
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack, packed_size, unpack
 
@@ -43,7 +44,7 @@ class Tally:
     replies: int = 0
     refused: int = 0
     known: dict[int, int] = field(default_factory=dict)
-    """The round of each client's replica at its last reply."""
+    """The round of each client's replica at its last reply. -1 if it came to another replica than the server."""
     updates: list[bytes] = field(default_factory=list)
     """The latest updates, as broadcast, for clients that missed them. In total they are about as large as a whole model."""
 
@@ -78,7 +79,8 @@ class Server:
         self._sums = SecureRounds(seed)
         self._packed = (-1, b"")
         self._largest = 0
-        self._strayed: set[int] = set()  # clients whose replica is not that of the others: they are sent the whole model
+        self._strayed: set[int] = set()
+        """Clients that came to another replica than the server. They are sent whole models from then on."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -177,14 +179,16 @@ class Server:
         If no sum could be opened, all are tried again with new keys, and without the clients that made a sum fail. Each attempt
         has its own noise and its own charge. Once clients have been asked to open a sum, it counts as opened.
         """
-        tasks, reason, blamed = self._tasks(chosen), "", dict[int, str]()
+        premise = premise_of(seen(self.algorithm.given(self.seed, self.round), self.state.replica), self.engine.agreed)
+        reason, blamed = "", dict[int, str]()
         for attempt in range(protection.settings.attempts):
             if attempt and not self.affordable(attempt):
                 reason += " The privacy budget does not allow another attempt."
                 break
             draw = self._intended(f" {attempt}", chosen)
-            servers = self._sums.begun(protection, self.round, attempt, self.engine.directory, without=blamed)
-            following = self._sums.following(protection, self.round, self.engine.directory)
+            directory, tasks = self.engine.directory, self._tasks(chosen)
+            servers = self._sums.begun(protection, self.round, attempt, directory, premise=premise, without=blamed)
+            following = self._sums.following(protection, self.round, directory)
             silent: dict[int, str] = {}
             ask = partial(self._ask, silent)
             try:
@@ -194,17 +198,18 @@ class Server:
                 reason = str(error)
                 if silent:
                     reason += " The first client that did not answer is client {}: {}.".format(*_first(silent))
-                self._settled(draw, _seen(servers))
+                self._settled(draw, in_sums(servers))
                 continue
             finally:
                 for server in servers:
                     blamed |= server.blamed
                     self._strayed |= set(server.strayed)
+                    self.tally.known |= dict.fromkeys(server.strayed, -1)
                     self._tell(server.reasons)
                     self.tally.refused += len(server.reasons.keys() - silent.keys())
             fewest = min(len(summed.survivors) for summed in opened.values())
             whole = len(opened) == len(servers)
-            self._settled(draw, _seen(servers), survivors=fewest if whole else None)
+            self._settled(draw, in_sums(servers), survivors=fewest if whole else None)
             survivors = [client for summed in opened.values() for client in summed.survivors]
             self.tally.replies += len(survivors)
             self._used(sorted(survivors))
@@ -234,7 +239,7 @@ class Server:
         log.warning("round %d: %s lost what it held, and is sent what it needs", self.round + 1, _named(list(lost)))
         sent = {at: self._task(at) for at in set(lost.values())}
         rest = {client: reply for client, reply in answers.replies.items() if client not in lost}
-        again = self._moved({client: _retasked(requests[client], stage, sent[at]) for client, at in lost.items()}, stage)
+        again = self._moved({client: retasked(requests[client], stage, sent[at]) for client, at in lost.items()}, stage)
         return Answers(rest | again.replies, answers.complaints | again.complaints, answers.unheard | again.unheard)
 
     def _moved(self, requests: Mapping[int, bytes], stage: str) -> Answers:
@@ -248,7 +253,6 @@ class Server:
         """Remember the clients whose replies this round uses, and acknowledge them."""
         rounds = dict.fromkeys(clients, self.round)
         self.tally.known |= rounds
-        self._strayed -= rounds.keys()
         self.engine.acknowledge(rounds)
 
     def _intended(self, suffix: str, clients: list[int] | None) -> str:
@@ -387,17 +391,7 @@ def _named(clients: list[int]) -> str:
     return "client " + ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
 
 
-def _seen(servers: Iterable[SecureServer]) -> list[int]:
-    """The clients whose values are in a sum that was opened, or may have been."""
-    return sorted(client for server in servers if server.asked_to_open for client in server.survivors)
-
-
 def _first(reasons: Mapping[int, str]) -> tuple[int, str]:
     """The lowest client number, and that client's reason without its full stop."""
     client = min(reasons)
     return client, reasons[client].rstrip(".")
-
-
-def _retasked(request: bytes, stage: str, task: bytes) -> bytes:
-    """The same request with another task. In a secure sum, the task follows the sum's own packets."""
-    return b"".join(parted(request)[0]) + task if stage == "masked" else task

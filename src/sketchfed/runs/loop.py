@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sketchfed import vectors
 from sketchfed.algorithms import State
+from sketchfed.algorithms.forms import seen
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
 from sketchfed.errors import DivergedError, InputError
 from sketchfed.protection import Clear
@@ -170,7 +171,7 @@ class Loop:
         self._algorithm.given(participant.seed, 0).trainer(self._trainer)  # refuses what it cannot train
         state = self._algorithm.begin(vectors.flatten(workload.module))
         try_parts(self._algorithm, state, participant.seed, len(sizes))
-        start = state.replica if workload.shared_start else None
+        start = seen(self._algorithm.given(participant.seed, 0), state.replica) if workload.shared_start else None
         self._engine = self._host.begin(self._config, participant, start)
         self._server = self._make_server(state)
 

@@ -148,7 +148,7 @@ def mask(state: Shared, request: Packet, values: Tensor, premise: bytes = NO_PRE
     """
     terms, client, transcript = _at(state, Shared), state.client, state.transcript
     _check_values(values, terms)
-    _check_premise(premise)
+    check_premise(premise)
     neighbours = terms.neighbours_of(client)
     sealed = taken_apart(body_of(request, request_kind("masked"), terms), neighbours, DEALT)
     if strangers := sealed.keys() - state.peers.keys():
@@ -292,6 +292,12 @@ def consent_text(transcript: Transcript, survivors: bytes) -> bytes:
     return context("consent", transcript) + survivors
 
 
+def check_premise(premise: bytes) -> None:
+    """Refuse what is not a digest."""
+    if not isinstance(premise, bytes) or len(premise) != PREMISE:
+        raise InputError(f"a premise is a digest of {PREMISE} bytes, got {premise!r}. Use hashlib.sha256(...).digest().")
+
+
 def _opened(state: Shared, peer: int, part: bytes) -> Held | None:
     """The shares in a sealed box, or None if it does not open or its dealer committed to others."""
     plain = unseal(state.peers[peer].incoming, state.transcript, peer, state.client, part[:SEALED])
@@ -321,11 +327,6 @@ def _check_neighbours(terms: Terms, count: int, did: str) -> None:
             f"{count} of {terms.neighbours} neighbours {did}; with this client that is below the threshold of "
             f"{terms.threshold}. It stops here: the secrets of its neighbourhood could not be opened."
         )
-
-
-def _check_premise(premise: bytes) -> None:
-    if not isinstance(premise, bytes) or len(premise) != PREMISE:
-        raise InputError(f"a premise is a digest of {PREMISE} bytes, got {premise!r}. Use hashlib.sha256(...).digest().")
 
 
 def _check_values(values: Tensor, terms: Terms) -> None:

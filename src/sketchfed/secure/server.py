@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from sketchfed.errors import SecureSumError, SketchfedError, WireError
-from sketchfed.secure.client import NO_PREMISE, PREMISE, consent_text
+from sketchfed.secure.client import NO_PREMISE, PREMISE, check_premise, consent_text
 from sketchfed.secure.dealing import Accusation, Dealing, Secret, self_commitment, to_accusations
 from sketchfed.secure.keys import KEY, SIGNATURE, Advertised, KeyAgreement, is_signed
 from sketchfed.secure.masks import from_words, to_words, word_for
@@ -54,15 +54,26 @@ class SecureServer:
     does without it.
 
     `directory` holds the public identities of clients. The server uses it to check what clients will check anyway. Clients in
-    `without` are asked nothing, for the reasons given: they made another attempt at the same sum fail.
+    `without` are asked nothing, for the reasons given: they made another attempt at the same sum fail. Clients whose premise is
+    another than `premise` are left out, however many they are: what clients say does not decide who is in the sum.
     """
 
-    def __init__(self, terms: Terms, directory: Mapping[int, bytes], *, without: Mapping[int, str] = _NOBODY) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        directory: Mapping[int, bytes],
+        *,
+        without: Mapping[int, str] = _NOBODY,
+        premise: bytes = NO_PREMISE,
+    ) -> None:
+        check_premise(premise)
         self.terms = terms
+        self.premise = premise
+        """The digest of what clients are sent to compute their values from. It must be known when masked values arrive."""
         self.stage: Stage | None = "keys"
         self.reasons: dict[int, str] = {client: without[client] for client in terms.clients if client in without}
         self.strayed: tuple[int, ...] = ()
-        """Clients that computed their values from something else than most."""
+        """Clients that computed their values from something else than they were sent."""
         self.blamed: dict[int, str] = {}
         """Why a sum failed that might have been opened without these clients."""
         self.requests: dict[int, bytes] = dict.fromkeys(
@@ -78,7 +89,6 @@ class SecureServer:
         self._opened: dict[int, list[int]] = {}
         self._values: dict[int, Bits] = {}
         self._premises: dict[int, bytes] = {}
-        self._premise = NO_PREMISE
         self._list = b""
         self._consents: dict[int, bytes] = {}
         self._seeds: dict[int, bytes] = {}
@@ -184,7 +194,7 @@ class SecureServer:
     def _ask_consent(self) -> dict[int, bytes]:
         self._leave_other_premises()
         self._leave_unopened()
-        self._check_enough(self._values, "sent masked values")
+        self._check_enough(self._values, "sent masked values of one model" if self.strayed else "sent masked values")
         self._list = flags(self.terms.clients, self._values)
         if gap := self.terms.gap(self._values):
             raise SecureSumError(
@@ -198,11 +208,9 @@ class SecureServer:
         return {client: request for client in self._values if client not in lonely}
 
     def _leave_other_premises(self) -> None:
-        """Leave clients out whose values follow from something else than those of most clients: their masks do not cancel."""
-        counts = Counter(self._premises.values())
-        self._premise = max(counts, key=lambda premise: (counts[premise], premise), default=NO_PREMISE)
-        self.strayed = tuple(client for client in self._values if self._premises[client] != self._premise)
-        self._leave_out(self.strayed, "masked", "it computed its values from another model, or with other settings, than most.")
+        """Leave clients out whose values follow from something else than they were sent: their masks do not cancel."""
+        self.strayed = tuple(client for client in self._values if self._premises[client] != self.premise)
+        self._leave_out(self.strayed, "masked", "it computed its values from another model, or with other settings.")
         for client in self.strayed:
             del self._values[client]
 
@@ -349,7 +357,7 @@ class SecureServer:
             words += to_words(values.values, self.terms.bits)
         recovery = Recovery(self._transcript, self._keys, self._dealt, self._shares)
         seeds = {client: self._seeds[client] for client in self._values}
-        recovery.unmask(words, seeds=seeds, left=self._left, pairs=self._pairs, premise=self._premise)
+        recovery.unmask(words, seeds=seeds, left=self._left, pairs=self._pairs, premise=self.premise)
         self.result = SecureSum(from_words(words, self.terms.bits), self.survivors)
         return {}
 

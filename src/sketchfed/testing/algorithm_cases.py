@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from sketchfed.algorithms import Algorithm, RoundContext
 from sketchfed.codecs.linear import LinearCode
@@ -134,8 +134,3 @@ def refusal(algorithm: Algorithm, protected: Protected) -> str | None:
     except NotLinearError as error:
         return error.reason
     return None
-
-
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether named tensors are equal, bit for bit."""
-    return one.keys() == other.keys() and all(bool((one[name] == other[name]).all()) for name in one)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sketchfed.algorithms import Algorithm, Replica
+from sketchfed.algorithms.forms import seen
 from sketchfed.protection import PrivacySettings, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import Engine, LocalEngine, Participant, Relay
 from sketchfed.rounds.server import Server
@@ -44,6 +45,7 @@ class Apart:
         self.complaints: dict[int, str] = {}
 
     directory: Mapping[int, bytes] = {}  # it takes no part in secure sums
+    agreed = b""
     unheard: Collection[int] = ()
 
     def acknowledge(self, rounds: Mapping[int, int]) -> None:
@@ -83,7 +85,7 @@ def federation(
     protection = make_protection(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
     state = algorithm.begin(flatten(module))
     participant = Participant(trainer=trainer, seed=seed, protection=protection)
-    start = state.replica if shared_start else None
+    start = seen(algorithm.given(seed, 0), state.replica) if shared_start else None
     engine: Engine = (
         Apart(participant, data, start)
         if apart

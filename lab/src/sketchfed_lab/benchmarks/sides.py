@@ -223,6 +223,7 @@ class Wire:
     leaving: Mapping[int, Stage]
     laps: Laps
     complaints: Mapping[int, str] = field(default_factory=dict)
+    agreed: bytes = b""
     unheard: tuple[int, ...] = ()
     terms: Terms | None = None
     """Those of the last secure sum."""

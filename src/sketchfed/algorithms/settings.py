@@ -50,12 +50,9 @@ class SketchSettings:
         _check_size("sketch", self.ratio, self.size)
         check_width(self.bits)
         check_width(self.down)
-        for setting, patterns in (("plain", self.plain), ("blocks", self.blocks)):
-            if patterns is None or (setting == "blocks" and patterns == LAYER):
-                continue
-            if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
-                layer = '"layer", or ' if setting == "blocks" else ""
-                raise InputError(f'sketch.{setting} is {layer}a list of patterns of names, such as ["*.bias"], got {patterns!r}.')
+        _check_patterns("plain", self.plain)
+        if self.blocks != LAYER:
+            _check_patterns("blocks", self.blocks)
         known = [option.name for option in fields(SKETCHES[self.name]) if option.name not in ("dim", "size", "seed")]
         check_keys("sketch", self.options, [*keys_of(SketchSettings), *known])
         for option, value in self.options.items():
@@ -311,6 +308,13 @@ def _check_size(where: str, ratio: float | None, size: int | None) -> None:
         raise InputError(f"{where}.ratio is size/dim, so it must be above 0 and at most 1, got {ratio}.")
     if size is not None and size < 1:
         raise InputError(f"{where}.size must be at least 1, got {size}.")
+
+
+def _check_patterns(setting: str, patterns: Any) -> None:
+    if patterns is None or (isinstance(patterns, list | tuple) and all(isinstance(pattern, str) for pattern in patterns)):
+        return
+    layer = '"layer" or ' if setting == "blocks" else ""
+    raise InputError(f'sketch.{setting} is {layer}a list of patterns of names, such as ["*.bias"], got {patterns!r}.')
 
 
 def _size_for(dim: int, ratio: float | None, size: int | None) -> int:

@@ -30,7 +30,7 @@ def blocks_of(
     sketched = [name for name in sketched if name not in spared]
     groups = [_spans(layout, group) for group in _groups(sketched, blocks)]
     dims = [sum(stop - start for start, stop in spans) for spans in groups]
-    sizes = [max(1, round(ratio * dim)) for dim in dims] if size is None else _shared(size, dims)
+    sizes = [max(1, round(ratio * dim)) for dim in dims] if size is None else shared(size, dims)
     made = [Block(spans, each) for spans, each in zip(groups, sizes, strict=True)]
     if spared:
         spans = _spans(layout, spared)
@@ -105,7 +105,7 @@ def _spans(layout: Layout, names: Sequence[str]) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _shared(size: int, dims: Sequence[int]) -> list[int]:
+def shared(size: int, dims: Sequence[int]) -> list[int]:
     """Share `size` coefficients among groups in proportion to their dimensions. Each gets one at least."""
     if size < len(dims):
         raise InputError(

@@ -101,6 +101,13 @@ def test_the_curvature_alpha_is_never_above_the_exact_one():
         make_sketch("srht", dim=1024, size=64, seed=PublicSeed(7), transform="cosine"),
         make_sketch("balanced", dim=20_000, size=5_000, seed=PublicSeed(7)),
         make_sketch("count", dim=1, size=4, seed=PublicSeed(7)),
+        DirectSum(
+            dim=64,
+            size=24,
+            seed=PublicSeed(7),
+            family=SKETCHES["balanced"],
+            blocks=(Block(((0, 48),), 8), Block(((48, 64),), 16, plain=True)),
+        ),
     ],
     ids=lambda sketch: sketch.name,
 )

@@ -116,7 +116,7 @@ class SketchSettings:
         if self._layout is None:
             raise InputError(
                 "sketch.plain and sketch.blocks go by the names of parameters, so the model must be known. Call "
-                "resolved(dim, module=...) first."
+                "resolved(dim, module=...) first. It passes the module to sketch.completed(module)."
             )
         if self._layout.dim != dim:
             raise InputError(

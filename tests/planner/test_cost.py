@@ -5,7 +5,7 @@ from odds import mean_interval
 from sketchfed import PublicSeed
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.planner import DENSE, Problem, admissible_rate, curvature_alpha, plan, rounds_to
-from sketchfed.sketches import SKETCHES, dense, make_sketch
+from sketchfed.sketches import SKETCHES, Block, DirectSum, dense, make_sketch
 
 PROBLEM = Problem(smoothness=2.0, strong_convexity=0.01, heterogeneity=1.0, top_curvature=1.6, total_curvature=8.0)
 SHAPE = {"dim": 1024, "size": 64, "target": 1e-4}

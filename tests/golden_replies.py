@@ -102,6 +102,20 @@ def algorithm_cases() -> Iterator[tuple[str, dict[str, Any]]]:
             "algorithm": {"name": "iterative", "global_momentum": 0.5},
             "sketch": {"name": "count", "ratio": 0.25},
         },
+        "iterative, plain biases": {"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.25, "plain": ["*.bias"]}},
+        "iterative, layers, 4 and 8 bits": {
+            "algorithm": {"name": "iterative"},
+            "sketch": {"ratio": 0.25, "blocks": "layer", "plain": ["3.bias"], "bits": 4, "bits_down": 8},
+        },
+        "iterative, groups, projection": {
+            "algorithm": {"name": "iterative", "form": "projection"},
+            "sketch": {"name": "count", "size": 40, "blocks": ["3.*"], "plain": ["*.bias"]},
+        },
+        "fedavg, sketched, layers, error feedback": {
+            "algorithm": {"name": "fedavg", "error_feedback": True},
+            "codec": {"name": "sketched"},
+            "sketch": {"ratio": 0.25, "blocks": "layer", "plain": ["*.bias"], "bits": 8},
+        },
         "fetchsgd, subtracted": {"algorithm": {"name": "fetchsgd", "masking": False, "rows": 3, "fetched": 7}},
         "dbcl, all sketched": {"algorithm": {"name": "dbcl", "output": "sketched", "biases": "sketched"}},
         "dbcl, withheld": {"algorithm": {"name": "dbcl", "output": "withheld", "biases": "withheld", "vary": 0.5}},

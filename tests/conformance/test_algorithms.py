@@ -8,7 +8,16 @@ from third_party import Diverges, Median, Scratch
 
 import sketchfed
 from sketchfed import PublicSeed
-from sketchfed.algorithms import ALGORITHMS, Algorithm, CodecSettings, FedAvg, Iterative, SketchSettings, SubspaceSettings
+from sketchfed.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    CodecSettings,
+    FedAvg,
+    Iterative,
+    PrivateIterative,
+    SketchSettings,
+    SubspaceSettings,
+)
 from sketchfed.attacks import ATTACKS
 from sketchfed.attacks.inference import AlignmentAttack, PropertyAttack
 from sketchfed.attacks.reconstruction import Reconstruction
@@ -27,6 +36,12 @@ VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.ite
     "fedavg, momentum": FedAvg(global_momentum=0.5),
     "fedavg, error feedback": FedAvg(codec=CodecSettings(name="rand_k", ratio=0.3), error_feedback=True),
     "iterative, momentum, few bits": Iterative(global_momentum=0.5, sketch=SketchSettings(ratio=0.5, bits=8)),
+    "iterative, plain biases": Iterative(sketch=SketchSettings(ratio=0.5, plain=["*.bias"])),
+    "iterative, layers and plain biases, projection": Iterative(
+        form="projection", sketch=SketchSettings(ratio=0.5, plain=["*.bias"], blocks="layer", bits=8)
+    ),
+    "private_iterative, layers": PrivateIterative(sketch=SketchSettings(ratio=0.5, blocks="layer")),
+    "fedavg, layers": FedAvg(codec=CodecSettings(name="sketched"), sketch=SketchSettings(ratio=0.5, blocks=["1.*"])),
 }
 
 

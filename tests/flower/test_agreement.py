@@ -9,13 +9,16 @@ from runs.tiny import ALGORITHMS
 from sketchfed.config import load_config
 from sketchfed.errors import SketchfedError, WireError
 from sketchfed.flower.agreement import Agreement
+from sketchfed.models import build
+from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack, unpack
 
 SECURE = {"privacy": {"name": "discrete_gaussian", "noise_multiplier": 1.0, "delta": 1e-4}, "secure": {}}
 
 
 def agreement(kind: str | dict[str, object] = "fedavg", **others: object) -> Agreement:
-    config = load_config(tables(kind, **others)).completed(dim=43, sizes=[10, 11, 12])
+    module = build("mlp", shape=(4,), outputs=3, seed=PublicSeed(7), hidden=[5])
+    config = load_config(tables(kind, **others)).completed(dim=43, sizes=[10, 11, 12], module=module)
     return Agreement(config=config, sizes=(10, 11, 12), identities=(b"a" * 32, b"b" * 32, b"c" * 32), shape=(4,), outputs=3)
 
 

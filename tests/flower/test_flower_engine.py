@@ -26,9 +26,10 @@ def test_every_algorithm_comes_to_the_bits_of_the_local_engine(kind):
 
 
 def test_secure_sums_come_to_the_bits_of_the_local_engine():
-    chosen = tables("fedavg", **SECURE)
-    made = run_on(FakeGrid(), chosen)
-    assert same(made, sketchfed.run({**chosen, "joint": made.config.joint}))
+    layers = {"name": "iterative", "local_steps": 1, "rounds": 2}, {"ratio": 0.3, "blocks": "layer", "plain": ["*.bias"]}
+    for chosen in (tables("fedavg", **SECURE), tables(layers[0], sketch=layers[1], **SECURE)):
+        made = run_on(FakeGrid(), chosen)
+        assert same(made, sketchfed.run({**chosen, "joint": made.config.joint}))
 
 
 LOOP = {"training": {"train": "named_loops:train", "evaluate": "named_loops:evaluate", "lr": 0.05}}

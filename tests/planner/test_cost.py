@@ -5,7 +5,7 @@ from odds import mean_interval
 from sketchfed import PublicSeed
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.planner import DENSE, Problem, admissible_rate, curvature_alpha, plan, rounds_to
-from sketchfed.sketches import SKETCHES, dense, make_sketch
+from sketchfed.sketches import SKETCHES, Block, DirectSum, dense, make_sketch
 
 PROBLEM = Problem(smoothness=2.0, strong_convexity=0.01, heterogeneity=1.0, top_curvature=1.6, total_curvature=8.0)
 SHAPE = {"dim": 1024, "size": 64, "target": 1e-4}
@@ -101,6 +101,13 @@ def test_the_curvature_alpha_is_never_above_the_exact_one():
         make_sketch("srht", dim=1024, size=64, seed=PublicSeed(7), transform="cosine"),
         make_sketch("balanced", dim=20_000, size=5_000, seed=PublicSeed(7)),
         make_sketch("count", dim=1, size=4, seed=PublicSeed(7)),
+        DirectSum(
+            dim=64,
+            size=24,
+            seed=PublicSeed(7),
+            family=SKETCHES["balanced"],
+            blocks=(Block(((0, 48),), 8), Block(((48, 64),), 16, plain=True)),
+        ),
     ],
     ids=lambda sketch: sketch.name,
 )

@@ -45,6 +45,10 @@ ALGORITHMS = {
         "algorithm": {"name": "iterative", "form": "projection", "participation": 0.5},
         "sketch": {"ratio": 0.3},
     },
+    "layers and plain biases": {
+        "algorithm": {"name": "iterative", "form": "projection", "participation": 0.5},
+        "sketch": {"ratio": 0.3, "blocks": "layer", "plain": ["*.bias"], "bits": 8},
+    },
     "error feedback": {
         "algorithm": {"name": "fedavg", "error_feedback": True, "participation": 0.5},
         "codec": {"name": "sketched"},

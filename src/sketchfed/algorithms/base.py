@@ -35,7 +35,7 @@ class Algorithm(RoundSettings, ABC):
     shows_weights: ClassVar[bool] = True
     """Whether clients see the weights themselves rather than sketches of them."""
     by_layer: ClassVar[bool] = False
-    """Whether the algorithm treats layers differently. Then it must know the module."""
+    """Whether the algorithm, with these settings, treats layers differently. Then it must know the module."""
     noise_defaults: ClassVar[Mapping[str, Mapping[str, Any]] | None] = None
     """Defaults of [privacy] for each mechanism, if the algorithm requires calibrated noise. None for all others."""
 

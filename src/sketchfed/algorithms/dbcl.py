@@ -77,6 +77,7 @@ class Dbcl(Algorithm):
                 "Remove sketch.bits, or choose a smaller sketch.ratio."
             )
         self.sketch.check_up_only(self.name)
+        self.sketch.check_whole(self.name)
 
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
         structure = self._structure

@@ -64,9 +64,13 @@ class FedAvg(Algorithm):
         if self.sketch is not None:
             self.sketch.check_up_only(self.name)
 
+    @property
+    def by_layer(self) -> bool:  # type: ignore[override]
+        return self.sketch is not None and self.sketch.by_name
+
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
         codec_settings = self.codec.completed(None if clients is None else self.planned(clients))
-        sketch = None if self.sketch is None else self.sketch.completed()
+        sketch = None if self.sketch is None else self.sketch.completed(module)
         planned = replace(self, codec=codec_settings, sketch=sketch)
         codec = planned._codec(dim)
         rate = default_global_rate(codec.shrinkage) if codec.unbiased and not self.error_feedback else 1.0
@@ -119,7 +123,7 @@ class FedAvg(Algorithm):
         combined = combined_values(packets, codec.dim)
         new = codec.decode(packets, shared, knowledge) if combined is None else combined
         if self.error_feedback:
-            new = codec.shrinkage * new
+            new = codec.shrinkages * new
         learnt = codec.learn(packets, shared, knowledge) if combined is None else None
         own = state.own if learnt is None else {"knowledge": learnt}
         expected = state.replica.prediction

@@ -54,6 +54,7 @@ class FetchSgd(Algorithm):
             given = f"sketch.bits = {self.sketch.bits}" if self.sketch.bits != 32 else f"sketch.bits_down = {self.sketch.down}"
             raise InputError(f"algorithm 'fetchsgd' sends float32 only, got {given}. Remove it.")
         self.sketch.check_up_only(self.name)
+        self.sketch.check_whole(self.name)
         if self.rows < 1 or self.rows % 2 == 0:
             raise InputError(f"algorithm.rows must be odd, because the server takes medians over rows; got {self.rows}. Use 5.")
         if self.fetched is not None and self.fetched < 1:

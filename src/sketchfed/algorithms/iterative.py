@@ -15,7 +15,6 @@ from sketchfed.algorithms.settings import SketchSettings, default_global_rate
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
 from sketchfed.codecs import SketchCodec
 from sketchfed.codecs.linear import LinearCode
-from sketchfed.codecs.rounding import from_packet, to_parts
 from sketchfed.errors import InputError, NotLinearError
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, expect_kind
@@ -32,6 +31,9 @@ class Iterative(Algorithm):
 
     `form = "projection"` moves by (size/dim)·RᵀR instead. This form is biased but contractive. Each client keeps the part of
     its change that was lost and adds it to its next change (error feedback). This needs dim numbers of memory per client.
+
+    With `sketch.plain` or `sketch.blocks`, R_t is a direct sum: a sketch for each block of parameters, and the identity for
+    plain ones. The projection then has its own size/dim in each block, and 1 for plain parameters.
     """
 
     sketch: SketchSettings = field(default_factory=SketchSettings)
@@ -52,10 +54,15 @@ class Iterative(Algorithm):
                 "bound. Use sketch.bits = 2 or more."
             )
 
+    @property
+    def by_layer(self) -> bool:  # type: ignore[override]
+        return self.sketch.by_name
+
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
-        self._codec(dim)  # raises an error now if the settings are impossible
-        rate = 1.0 if self.form == "projection" else default_global_rate(self.sketch.size_for(dim) / dim)
-        return replace(self, sketch=self.sketch.completed(), global_rate=self.global_rate or rate * (1 - self.global_momentum))
+        sketch = self.sketch.completed(module)
+        codec = sketch.codec(dim)  # raises an error now if the settings are impossible
+        rate = 1.0 if self.form == "projection" else default_global_rate(codec.share)
+        return replace(self, sketch=sketch, global_rate=self.global_rate or rate * (1 - self.global_momentum))
 
     def given(self, seed: PublicSeed, index: int) -> WholeModel:
         return WholeModel(("velocity",) if self.global_momentum else ())
@@ -85,11 +92,11 @@ class Iterative(Algorithm):
         return self._codec(dim).check(packet, context.client, context.shared)
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
-        dim, shared = len(state.replica.weights), round_seed(seed, state.replica.round)
-        mean = combined_values(packets, self.sketch.size_for(dim))
+        codec, shared = self._codec(len(state.replica.weights)), round_seed(seed, state.replica.round)
+        mean = combined_values(packets, codec.size)
         if mean is None:
-            mean = self._codec(dim).mean(packets, shared)
-        arrays, scalars = to_parts(mean, bits=self.sketch.down, seed=shared.child("down"))
+            mean = codec.mean(packets, shared)
+        arrays, scalars = codec.rounded(mean, bits=self.sketch.down, seed=shared.child("down"))
         update = Packet(kind="mean", arrays=arrays, scalars=scalars)
         return replace(state, replica=self.follow(state.replica, update, seed)), update
 
@@ -103,14 +110,13 @@ class Iterative(Algorithm):
 
     def mean_sketch(self, update: Packet, shared: PublicSeed, dim: int) -> Tensor:
         """The mean sketch `(size,)` in a broadcast update."""
-        size = self.sketch.size_for(dim)
-        return from_packet(expect_kind(update, "mean"), size=size, bits=self.sketch.down, seed=shared.child("down"))
+        return self._codec(dim).numbers(expect_kind(update, "mean"), bits=self.sketch.down, seed=shared.child("down"))
 
     def desketched(self, y: Tensor, shared: PublicSeed, dim: int) -> Tensor:
         """Compute Rᵀy, or (size/dim)·Rᵀy for the projection, `(dim,)`."""
         codec = self._codec(dim)
         desketched = codec.sketch(shared).adjoint(y)
-        return desketched if self.form == "unbiased" else desketched.mul_(codec.size / codec.dim)
+        return desketched if self.form == "unbiased" else desketched.mul_(codec.shares)
 
     def _codec(self, dim: int) -> SketchCodec:
         return self.sketch.codec(dim)

@@ -4,13 +4,16 @@ import math
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
+from torch import nn
+
+from sketchfed.algorithms.blocks import LAYER, blocks_of
 from sketchfed.caches import cached
-from sketchfed.codecs import CODECS, Codec, SketchCodec, make_codec, option_names
+from sketchfed.codecs import CODECS, BlockedSketchCodec, Codec, SketchCodec, make_codec, option_names
 from sketchfed.codecs.rounding import check_width
 from sketchfed.combining import COMBINE_RULES, CombineRule, Mean
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.parts import short
-from sketchfed.sketches import SKETCHES
+from sketchfed.sketches import SKETCHES, Block
 from sketchfed.subspaces import UPDATES, Frame, UpdateRule
 from sketchfed.tables import check_keys, check_type, keys_of
 from sketchfed.vectors import Layout
@@ -32,13 +35,24 @@ class SketchSettings:
     bits: int = 32
     bits_down: int | None = None
     """Bits per coefficient in sketches that the server sends. If absent, the same as `bits`."""
+    plain: list[str] | None = None
+    """Patterns of names of small parameters that are [sent as they are](algorithms.md#layers-and-small-parameters), beside the
+    sketch, such as `["*.bias", "*norm*"]`. `*` stands for any text."""
+    blocks: str | list[str] | None = None
+    """`layer` makes [a sketch for each layer](algorithms.md#layers-and-small-parameters). A list of patterns of names makes one
+    for each pattern, and one for all other parameters. If absent, one sketch is for all."""
     options: dict[str, Any] = field(default_factory=dict)
+    _layout: Layout | None = field(default=None, repr=False)
+    """Where each parameter of the model lies. None if no setting depends on it, or if it is not known yet."""
 
     def __post_init__(self) -> None:
         SKETCHES[self.name]  # raises an error if the name is unknown
         _check_size("sketch", self.ratio, self.size)
         check_width(self.bits)
         check_width(self.down)
+        _check_patterns("plain", self.plain)
+        if self.blocks != LAYER:
+            _check_patterns("blocks", self.blocks)
         known = [option.name for option in fields(SKETCHES[self.name]) if option.name not in ("dim", "size", "seed")]
         check_keys("sketch", self.options, [*keys_of(SketchSettings), *known])
         for option, value in self.options.items():
@@ -49,15 +63,24 @@ class SketchSettings:
     def label(self) -> str:
         """Family, size and bits, in a few words."""
         bits = f" {self.bits} bits" if self.bits == self.down else f" {self.bits}/{self.down} bits"
-        return f"{short(self.name)} {_size_label(self.ratio, self.size)}{bits if (self.bits, self.down) != (32, 32) else ''}"
+        words = [short(self.name), _size_label(self.ratio, self.size)]
+        words += ["by layer" if self.blocks == LAYER else f"by {', '.join(self.blocks)}"] if self.blocks else []
+        words += [f"+ plain {', '.join(self.plain)}"] if self.plain else []
+        return " ".join(words) + (bits if (self.bits, self.down) != (32, 32) else "")
+
+    @property
+    def by_name(self) -> bool:
+        """Whether parameters are treated differently, by their names. The model must be known then."""
+        return bool(self.plain or self.blocks)
 
     def size_for(self, dim: int) -> int:
-        """The number of coefficients for a model of `dim` parameters. The default is a tenth of them."""
-        return _size_for(dim, self.ratio, self.size)
+        """The number of values that stand for a model of `dim` parameters. The default is a tenth, beside what is plain."""
+        return self.codec(dim).size if self.by_name else _size_for(dim, self.ratio, self.size)
 
-    def completed(self) -> "SketchSettings":
-        """Return a copy in which the size is given explicitly."""
-        return self if self.ratio is not None or self.size is not None else replace(self, ratio=DEFAULT_RATIO)
+    def completed(self, module: nn.Module | None = None) -> "SketchSettings":
+        """Return a copy in which the size is given explicitly. With `module`, the copy knows where its parameters lie."""
+        known = self if self.ratio is not None or self.size is not None else replace(self, ratio=DEFAULT_RATIO)
+        return replace(known, _layout=Layout.of(module)) if module is not None and self.by_name else known
 
     def check_up_only(self, algorithm: str) -> None:
         """Raise `InputError` if `bits_down` is set although the server sends no sketches."""
@@ -67,6 +90,15 @@ class SketchSettings:
                 "sketches. Remove it, or choose algorithm 'iterative'."
             )
 
+    def check_whole(self, algorithm: str) -> None:
+        """Raise `InputError` if `plain` or `blocks` is set although the algorithm cannot sketch parts of a model."""
+        for setting in ("plain", "blocks"):
+            if getattr(self, setting) is not None:
+                raise InputError(
+                    f"sketch.{setting} has no effect with algorithm '{algorithm}', which sketches in its own way. Remove it, "
+                    "or use 'iterative', 'private_iterative', or 'fedavg' with codec 'sketched'."
+                )
+
     @property
     def down(self) -> int:
         """Bits per coefficient in sketches that the server sends."""
@@ -74,8 +106,26 @@ class SketchSettings:
 
     def codec(self, dim: int) -> SketchCodec:
         """The codec that sends this sketch."""
-        options = tuple(sorted(self.options.items()))
-        return SketchCodec(dim=dim, size=self.size_for(dim), family=self.name, bits=self.bits, options=options)
+        given: dict[str, Any] = {"family": self.name, "bits": self.bits, "options": tuple(sorted(self.options.items()))}
+        blocks = self._blocks(dim) if self.by_name else ()
+        if len(blocks) < 2:  # one sketch for everything
+            return SketchCodec(dim=dim, size=_size_for(dim, self.ratio, self.size), **given)
+        return BlockedSketchCodec(dim=dim, size=sum(block.size for block in blocks), blocks=blocks, **given)
+
+    def _blocks(self, dim: int) -> tuple[Block, ...]:
+        if self._layout is None:
+            raise InputError(
+                "sketch.plain and sketch.blocks go by the names of parameters, so the model must be known. Call "
+                "resolved(dim, module=...) first. It passes the module to sketch.completed(module)."
+            )
+        if self._layout.dim != dim:
+            raise InputError(
+                f"sketch.plain and sketch.blocks were resolved for a model of {self._layout.dim:,} parameters, but this one "
+                f"has {dim:,}. Call resolved(dim, module=...) with this model."
+            )
+        blocks = self.blocks if self.blocks is None or isinstance(self.blocks, str) else tuple(self.blocks)
+        ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
+        return blocks_of(self._layout, plain=tuple(self.plain or ()), blocks=blocks or None, ratio=ratio, size=self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +308,13 @@ def _check_size(where: str, ratio: float | None, size: int | None) -> None:
         raise InputError(f"{where}.ratio is size/dim, so it must be above 0 and at most 1, got {ratio}.")
     if size is not None and size < 1:
         raise InputError(f"{where}.size must be at least 1, got {size}.")
+
+
+def _check_patterns(setting: str, patterns: Any) -> None:
+    if patterns is None or (isinstance(patterns, list | tuple) and all(isinstance(pattern, str) for pattern in patterns)):
+        return
+    layer = '"layer" or ' if setting == "blocks" else ""
+    raise InputError(f'sketch.{setting} is {layer}a list of patterns of names, such as ["*.bias"], got {patterns!r}.')
 
 
 def _size_for(dim: int, ratio: float | None, size: int | None) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import MISSING, fields
 
 from sketchfed.codecs.base import Codec, check_correlation, sender
+from sketchfed.codecs.blocked import BlockedSketchCodec
 from sketchfed.codecs.channel import Channel
 from sketchfed.codecs.correlated import Correlated
 from sketchfed.codecs.dense import Dense
@@ -29,6 +30,7 @@ from sketchfed.parts import Registry
 __all__ = [
     "CODECS",
     "ENSEMBLES",
+    "BlockedSketchCodec",
     "BudgetError",
     "Channel",
     "Codec",

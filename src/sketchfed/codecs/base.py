@@ -121,6 +121,11 @@ class Codec(ABC):
         variance = replace(self, clients=1).mse(1.0) if self.unbiased else None
         return 1.0 if variance is None else 1 / (1 + variance)
 
+    @property
+    def shrinkages(self) -> float | Tensor:
+        """What `shrinkage` is for every coordinate, `(dim,)`, if a codec treats them differently. Else `shrinkage`."""
+        return self.shrinkage
+
     def bare(self, packet: Packet) -> Packet:
         """Remove what the envelope already contains: the seed, dim and, unless the decoder needs it, the sender."""
         return packet.without(seed=True, scalars=("dim",) if self.personal else ("dim", "client"))

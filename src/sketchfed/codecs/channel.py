@@ -93,7 +93,7 @@ class Channel:
         new = self.codec.decode(packets, seed, lane.knowledge)
         lane.knowledge = self.codec.learn(packets, seed, lane.knowledge)
         if self.error_feedback:
-            new = self.codec.shrinkage * new
+            new = self.codec.shrinkages * new
         if self.prediction:
             gain = self._gain(len(clients))
             lane.prediction = gain * new if base is None else base + gain * new

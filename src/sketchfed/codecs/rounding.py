@@ -41,26 +41,36 @@ def to_parts(values: Tensor, *, bits: int, seed: PublicSeed) -> Parts:
     check_width(bits)
     if bits == 32:
         return Parts({"values": values.to(torch.float32)}, {})
-    x = values.detach().cpu().numpy().astype(np.float64)
-    # The step is rounded up to float32 and both sides compute with that, so no value lies outside the outer levels.
-    with np.errstate(over="ignore"):
-        step = float(np.nextafter(np.float32(2 * np.abs(x).max(initial=0.0) / _spans(bits)), np.float32(np.inf)))
-    if not step <= _largest_step(bits):  # also true if the step is NaN
-        raise InputError(
-            f"numbers to be rounded to {bits} bits must be finite and at most {_largest_step(bits) / 2 * _spans(bits):.2g}; "
-            "this update holds NaN, infinity or larger numbers. Find where training diverged; a smaller step may help."
-        )
-    codes = np.floor(x / step + _dither(seed, len(x)) + 0.5 * 2**bits).astype(np.int64)
-    return Parts({"values": Bits(torch.from_numpy(codes.clip(0, 2**bits - 1)), bits=bits)}, {"step": step})
+    codes, step = to_codes(values, bits=bits, seed=seed)
+    return Parts({"values": Bits(codes, bits=bits)}, {"step": step})
 
 
 def from_packet(packet: Packet, *, size: int, bits: int, seed: PublicSeed) -> Tensor:
     """Read the float32 numbers `(size,)` of a packet. Their expectation over the dither is the numbers before rounding."""
     if bits == 32:
         return tensor_named(packet, "values", shape=(size,))
-    codes = bits_named(packet, "values", shape=(size,), bits=bits).numpy()
-    step = number_named(packet, "step", least=0.0, most=_largest_step(bits))
-    values = step * (codes + (0.5 - 0.5 * 2**bits) - _dither(seed, size))
+    codes = bits_named(packet, "values", shape=(size,), bits=bits)
+    return from_codes(codes, number_named(packet, "step", least=0.0, most=largest_step(bits)), bits=bits, seed=seed)
+
+
+def to_codes(values: Tensor, *, bits: int, seed: PublicSeed) -> tuple[Tensor, float]:
+    """Round numbers `(n,)` to levels, numbered from 0. Return the levels and the step between them, which float32 holds."""
+    x = values.detach().cpu().numpy().astype(np.float64)
+    # The step is rounded up to float32 and both sides compute with that, so no value lies outside the outer levels.
+    with np.errstate(over="ignore"):
+        step = float(np.nextafter(np.float32(2 * np.abs(x).max(initial=0.0) / _spans(bits)), np.float32(np.inf)))
+    if not step <= largest_step(bits):  # also true if the step is NaN
+        raise InputError(
+            f"numbers to be rounded to {bits} bits must be finite and at most {largest_step(bits) / 2 * _spans(bits):.2g}; "
+            "this update holds NaN, infinity or larger numbers. Find where training diverged; a smaller step may help."
+        )
+    codes = np.floor(x / step + _dither(seed, len(x)) + 0.5 * 2**bits).astype(np.int64)
+    return torch.from_numpy(codes.clip(0, 2**bits - 1)), step
+
+
+def from_codes(codes: Tensor, step: float, *, bits: int, seed: PublicSeed) -> Tensor:
+    """The float32 numbers `(n,)` that stand for levels, `step` apart."""
+    values = step * (codes.numpy() + (0.5 - 0.5 * 2**bits) - _dither(seed, len(codes)))
     return torch.from_numpy(values.astype(np.float32))
 
 
@@ -78,7 +88,7 @@ def _spans(bits: int) -> int:
     return (1 << bits) - 1
 
 
-def _largest_step(bits: int) -> float:
+def largest_step(bits: int) -> float:
     """The largest step with which no number can overflow float32 when it is read."""
     return float(torch.finfo(torch.float32).max / 2**bits)
 

@@ -67,7 +67,17 @@ class SketchCodec(Codec):
 
     @property
     def shrinkage(self) -> float:
-        return self.size / self.dim / (1 + relative_variance(size=self.size, bits=self.bits))
+        return self.share / (1 + relative_variance(size=self.size, bits=self.bits))
+
+    @property
+    def share(self) -> float:
+        """size/dim, the factor with which RᵀR is a projection."""
+        return self.size / self.dim
+
+    @property
+    def shares(self) -> float | Tensor:
+        """`share` of every coordinate, `(dim,)`. A number if it is the same for all."""
+        return self.share
 
     def sketch(self, seed: PublicSeed) -> Sketch:
         """The sketch of a round."""
@@ -77,7 +87,15 @@ class SketchCodec(Codec):
         """The sketch `(size,)` that a packet carries, or the sum of sketches if it stands for several clients."""
         expect_kind(packet, self.name)
         client = sender(packet) if self.personal else 0
-        return from_packet(packet, size=self.size, bits=self.bits, seed=seed.child("client", client))
+        return self.numbers(packet, bits=self.bits, seed=seed.child("client", client))
+
+    def rounded(self, values: Tensor, *, bits: int, seed: PublicSeed) -> Parts:
+        """The contents of a packet that carries a sketch `(size,)` with `bits` bits per coefficient."""
+        return to_parts(values, bits=bits, seed=seed)
+
+    def numbers(self, packet: Packet, *, bits: int, seed: PublicSeed) -> Tensor:
+        """The sketch `(size,)` in a packet with such contents."""
+        return from_packet(packet, size=self.size, bits=bits, seed=seed)
 
     def mean(self, packets: Sequence[Packet], seed: PublicSeed) -> Tensor:
         """The mean of the packets' sketches, `(size,)`."""
@@ -92,7 +110,7 @@ class SketchCodec(Codec):
         return float(self.read(packet, seed).norm())
 
     def _encode(self, x: Tensor, seed: PublicSeed, client: int) -> Parts:
-        return to_parts(self.sketch(seed).apply(x), bits=self.bits, seed=seed.child("client", client))
+        return self.rounded(self.sketch(seed).apply(x), bits=self.bits, seed=seed.child("client", client))
 
     def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
         return self.sketch(seed).adjoint(self.mean(packets, seed))

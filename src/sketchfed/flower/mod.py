@@ -150,8 +150,9 @@ def check_app(algorithm: Algorithm) -> None:
     """Refuse algorithms that look inside a model: an app shows its arrays and nothing else."""
     if algorithm.by_layer:
         raise InputError(
-            f"algorithm '{algorithm.name}' treats layers differently, and of an app's model only arrays are known. Use "
-            "'fedavg', 'iterative' or 'fetchsgd', or run the model as a sketchfed run ([engine] name = \"flower\")."
+            f"algorithm '{algorithm.label}' treats layers differently, and of an app's model only arrays are known. Use "
+            "'fedavg', 'iterative' or 'fetchsgd' without sketch.plain and sketch.blocks, or run the model as a sketchfed run "
+            '([engine] name = "flower").'
         )
 
 

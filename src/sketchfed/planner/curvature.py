@@ -2,7 +2,7 @@
 
 from sketchfed.errors import InputError
 from sketchfed.planner.problem import Problem
-from sketchfed.sketches import Sketch
+from sketchfed.sketches import DirectSum, Sketch
 from sketchfed.sketches.balanced import Balanced
 from sketchfed.sketches.gaussian import Gaussian
 from sketchfed.sketches.sampling import Sampling
@@ -35,6 +35,6 @@ def _pair_moment(sketch: Sketch) -> float | None:
     blocks = (
         (isinstance(sketch, Srht) and (sketch.block is not None or sketch.transform != "hadamard"))
         or (isinstance(sketch, Balanced) and len(sketch.runs) > 2)
-        or isinstance(sketch, Sampling)
+        or isinstance(sketch, Sampling | DirectSum)
     )
     return None if blocks or sketch.dim == 1 else sketch.exact_alpha / (sketch.dim - 1)

@@ -13,13 +13,14 @@ from sketchfed.sketches.balanced import Balanced
 from sketchfed.sketches.base import Sketch
 from sketchfed.sketches.columns import ColumnSketch
 from sketchfed.sketches.count import Count
+from sketchfed.sketches.direct_sum import Block, DirectSum
 from sketchfed.sketches.gaussian import Gaussian
 from sketchfed.sketches.rows import RowSketch
 from sketchfed.sketches.sampling import Sampling
 from sketchfed.sketches.sparse import Sparse, SparseBlocks
 from sketchfed.sketches.srht import Srht
 
-__all__ = ["SKETCHES", "ColumnSketch", "RowSketch", "Sketch", "dense", "make_sketch"]
+__all__ = ["SKETCHES", "Block", "ColumnSketch", "DirectSum", "RowSketch", "Sketch", "dense", "make_sketch"]
 
 SKETCHES: Registry[type[Sketch]] = Registry(
     "sketch",

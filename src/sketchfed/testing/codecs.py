@@ -195,7 +195,7 @@ class CodecFeedback(CodecSuite):
             for client, row in enumerate(x):
                 packet, memories[client] = encode_with_memory(codec, row, memories[client], seed, client)
                 packets.append(packet)
-            applied += codec.shrinkage * codec.decode(packets, seed, knowledge)
+            applied += codec.shrinkages * codec.decode(packets, seed, knowledge)
             knowledge = codec.learn(packets, seed, knowledge)
             assert all(_relative(memory, x) <= allowed for memory in memories if memory is not None), f"round {number}"
         assert _relative(applied / rounds - x.mean(0), x) <= 2 * allowed / rounds

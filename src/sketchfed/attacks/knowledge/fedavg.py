@@ -39,7 +39,7 @@ class FedAvgKnowledge(Knowledge[FedAvg]):
         code = codec.linear(round_seed(seed, before.round))
         known = RoundTrip.of(code.map) if code is not None and code.shared and code.map is not None else None
         expected = torch.zeros_like(found) if before.prediction is None else before.prediction
-        decoded = (found - expected) / (codec.shrinkage if self.algorithm.error_feedback else 1.0)
+        decoded = (found - expected) / (codec.shrinkages if self.algorithm.error_feedback else 1.0)
         return Heard(decoded + (expected if known is None else known.apply(expected)), known)
 
     def _codec(self, dim: int) -> Codec:

@@ -22,6 +22,6 @@ class IterativeKnowledge(Knowledge[Iterative]):
         found = mean_change(self.algorithm, before, after)
         if found is None:
             return None
-        sketch = self.algorithm.sketch.codec(len(before.weights)).sketch(round_seed(seed, before.round))
-        scale = 1.0 if self.algorithm.form == "unbiased" else sketch.dim / sketch.size
-        return Heard(found * scale, RoundTrip.of(sketch))
+        codec = self.algorithm.sketch.codec(len(before.weights))
+        moved = found if self.algorithm.form == "unbiased" else found / codec.shares
+        return Heard(moved, RoundTrip.of(codec.sketch(round_seed(seed, before.round))))

@@ -17,9 +17,11 @@ from sketchfed.algorithms import (
     CodecSettings,
     CombineSettings,
     FedAvg,
+    ServerSettings,
     SketchSettings,
     SubspaceSettings,
 )
+from sketchfed.algorithms.chosen import ChosenPart
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import FaultyPartError, InputError, UnknownNameError
 from sketchfed.models import MODELS
@@ -39,8 +41,12 @@ __all__ = [
     "load_config",
 ]
 
-TABLES = ("data", "model", "algorithm", "sketch", "codec", "subspace", "combine", "privacy", "secure", "engine")
+TABLES = ("data", "model", "algorithm", "sketch", "codec", "subspace", "combine", "server", "privacy", "secure", "engine")
 _INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings, "subspace": SubspaceSettings}
+_CHOSEN: dict[str, tuple[str, type[ChosenPart]]] = {
+    kind.key: (name, kind) for name, kind in (("combine", CombineSettings), ("server_optimiser", ServerSettings))
+}
+"""The keys of [algorithm] that name a part whose options are in a table of that key: the field, and the settings."""
 _GIVEN_TO_PARTITIONS = ("data", "clients", "seed")
 _GIVEN_TO_MODELS = ("shape", "outputs")
 _GIVEN_TO_ENGINES = ("config", "workload", "folder")
@@ -234,7 +240,7 @@ class Config:
             raise FaultyPartError(algorithm, "algorithm", "leaves global_rate open. Its `resolved` must choose a number")
         if algorithm.local_steps is None:
             algorithm = replace(algorithm, local_epochs=algorithm.work.epochs)
-        algorithm = replace(algorithm, combine=algorithm.combine.completed())
+        algorithm = replace(algorithm, **{name: getattr(algorithm, name).completed() for name, _ in _CHOSEN.values()})
         data, model = self.data.completed(clients), self.model.completed()
         full = replace(self, data=data, model=model, algorithm=algorithm)
         budget = full.protection(dim=dim, sizes=sizes, module=module).budget
@@ -257,11 +263,11 @@ class Config:
         tables["algorithm"] = {"name": ALGORITHMS.name_of(type(self.algorithm))} | flat(self.algorithm)
         for inner, settings in self.algorithm.tables.items():
             del tables["algorithm"][inner]
-            if not isinstance(settings, CombineSettings):
+            if not isinstance(settings, ChosenPart):
                 tables[inner] = flat(settings)
-            elif not settings.averages:  # the mean is left out, so that older versions can read the file
-                tables["algorithm"]["combine"] = settings.name
-                tables |= {inner: dict(settings.options)} if settings.options else {}
+            elif not settings.usual:  # the default is left out, so that older versions can read the file
+                tables["algorithm"][settings.key] = settings.name
+                tables |= {settings.key: dict(settings.options)} if settings.options else {}
         for name, settings in (("privacy", self.privacy), ("secure", self.secure)):
             if settings is not None:
                 tables[name] = flat(settings)
@@ -322,13 +328,15 @@ def _algorithm(tables: Table) -> Algorithm:
             raise InputError(f"write [{inner}] as a table of its own, not inside [algorithm].")
         if inner in tables and inner not in keys_of(kind):
             raise InputError(f"algorithm '{name}' does not use [{inner}]. Remove that table, or choose another algorithm.")
-    check_keys("algorithm", table, ["name", *(key for key in keys_of(kind) if key not in _INNER)])
+    renamed = {name: key for key, (name, _) in _CHOSEN.items()}
+    check_keys("algorithm", table, ["name", *(renamed.get(key, key) for key in keys_of(kind) if key not in _INNER)])
     given = {inner: tables[inner] for inner in _INNER if inner in tables}
     for inner, own in given.items():
         default = _usual(kind, inner)
         usual = {} if {"ratio", "size"} & own.keys() or default.ratio is None else {"ratio": default.ratio}
         table[inner] = with_options({"name": default.name} | usual | own, _INNER[inner])
-    table["combine"] = _combine(table.get("combine", CombineSettings.name), tables.get("combine", {}))
+    for key, (name, settings) in _CHOSEN.items():
+        table[name] = _chosen_part(settings, table.pop(key, settings.default), tables.get(key, {}))
     return to_struct(table, kind, "algorithm")
 
 
@@ -340,14 +348,13 @@ def _usual(kind: type[Algorithm], inner: str) -> Any:
     return _INNER[inner]() if setting.default in (MISSING, None) else setting.default
 
 
-def _combine(name: Any, options: Table) -> Table:
-    """The rule that [algorithm] names, with its options from [combine]."""
+def _chosen_part(kind: type[ChosenPart], name: Any, options: Table) -> Table:
+    """The part that [algorithm] names, with its options from the table of the same key."""
+    key, what = kind.key, kind.registry.kind
     if not isinstance(name, str):
-        raise InputError(
-            f"algorithm.combine must be the name of a combine rule in quotes, got {name!r}. Its options go to [combine]."
-        )
+        raise InputError(f"algorithm.{key} must be the name of a {what} in quotes, got {name!r}. Its options go to [{key}].")
     if "name" in options:
-        raise InputError(f"[combine] holds options only. Name the rule in [algorithm]: combine = {options['name']!r}.")
+        raise InputError(f"[{key}] holds options only. Name the {what} in [algorithm]: {key} = {options['name']!r}.")
     return {"name": name, "options": options}
 
 

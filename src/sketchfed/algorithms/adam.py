@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from sketchfed.kernels import directions
+from sketchfed.kernels.roots import square_root
 
 _LEAST = 1e-16  # smaller squares are rounding errors
 
@@ -20,7 +21,7 @@ class Adam:
 
     All numbers are float32. Every operation is elementwise or a sum in a fixed order, so all parties compute the same bits.
     Products and sums are separate operations, because `torch.add(…, alpha=…)` fuses them on some processors only. Roots are
-    numpy's, which are correctly rounded; torch's come from MKL, and their last bit depends on the processor.
+    those of `square_root`.
     """
 
     beta1: float
@@ -53,6 +54,4 @@ class Adam:
         total = np.empty((1, 1))
         directions.inner(square.numpy()[None], np.ones((1, len(square)), np.float32), total)
         lowest = max(_LEAST, floor * max(least, float(total[0, 0]) / len(square)))
-        roots = square.clamp_(min=lowest).numpy()
-        np.sqrt(roots, out=roots)  # shares its memory with `square`
-        return self.mean(moments, rounds) / square
+        return self.mean(moments, rounds) / square_root(square.clamp_(min=lowest))

@@ -8,7 +8,16 @@ from third_party import Diverges, Median, Scratch
 
 import sketchfed
 from sketchfed import PublicSeed
-from sketchfed.algorithms import ALGORITHMS, Algorithm, CodecSettings, FedAvg, Iterative, SketchSettings, SubspaceSettings
+from sketchfed.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    CodecSettings,
+    FedAvg,
+    Iterative,
+    ServerSettings,
+    SketchSettings,
+    SubspaceSettings,
+)
 from sketchfed.attacks import ATTACKS
 from sketchfed.attacks.inference import AlignmentAttack, PropertyAttack
 from sketchfed.attacks.reconstruction import Reconstruction
@@ -25,6 +34,8 @@ from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module,
 OPTIONS = {"dome": {"subspace": SubspaceSettings(size=8)}}
 VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items()} | {
     "fedavg, momentum": FedAvg(global_momentum=0.5),
+    "fedavg, adam": FedAvg(server_optimiser=ServerSettings(name="adam")),
+    "iterative, yogi": Iterative(server_optimiser=ServerSettings(name="yogi"), sketch=SketchSettings(ratio=0.5)),
     "fedavg, error feedback": FedAvg(codec=CodecSettings(name="rand_k", ratio=0.3), error_feedback=True),
     "iterative, momentum, few bits": Iterative(global_momentum=0.5, sketch=SketchSettings(ratio=0.5, bits=8)),
 }

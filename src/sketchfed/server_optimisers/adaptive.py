@@ -71,7 +71,7 @@ class Adam(Adaptive):
 
     name = "adam"
     summary = "FedAdam: steps over the root of a running mean of squared changes"
-    default_rate = 0.01
+    default_rate = 0.03
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,7 +90,7 @@ class Yogi(Adaptive):
 
     name = "yogi"
     summary = "FedYogi: like adam, but after large changes steps grow back slowly"
-    default_rate = 0.01
+    default_rate = 0.03
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +109,7 @@ class Adagrad(Adaptive):
 
     name = "adagrad"
     summary = "FedAdagrad: steps over the root of the sum of squared changes"
-    default_rate = 0.03
+    default_rate = 0.1
 
     def _squared(self, square: Tensor, new: Tensor) -> Tensor:
         return square + new

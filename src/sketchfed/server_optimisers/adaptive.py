@@ -22,9 +22,9 @@ class Adaptive(ServerOptimiser):
     least that), and moments are not corrected for their start. Adam's first step is then about (1 − β₁)/√(1 − β₂) times the
     sign of Δ, which is 1 for the defaults. With other values of β₁ and β₂ the first steps can be much larger.
 
-    Noise and sketches make v larger. All coordinates get about the same share of it, so v tells coordinates apart less well,
-    and steps are nearer to those of momentum. The noise of [privacy] is not subtracted from v: where little else is left, the
-    step would be divided by τ alone.
+    Noise and sketches make v larger, by about the same in all coordinates, so steps are nearer to those of momentum (Tang et
+    al. 2024). The variance of [privacy] is not subtracted from v, as Tang et al. do: where little else is left, the step would
+    be divided by τ alone, so that needs a floor of its own, as algorithm 'dome' has.
     """
 
     beta1: float = 0.9

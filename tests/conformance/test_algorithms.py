@@ -34,10 +34,10 @@ from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module,
 OPTIONS = {"dome": {"subspace": SubspaceSettings(size=8)}}
 VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items()} | {
     "fedavg, momentum": FedAvg(global_momentum=0.5),
-    "fedavg, adam": FedAvg(server_optimiser=ServerSettings(name="adam")),
-    "iterative, yogi": Iterative(server_optimiser=ServerSettings(name="yogi"), sketch=SketchSettings(ratio=0.5)),
     "fedavg, error feedback": FedAvg(codec=CodecSettings(name="rand_k", ratio=0.3), error_feedback=True),
     "iterative, momentum, few bits": Iterative(global_momentum=0.5, sketch=SketchSettings(ratio=0.5, bits=8)),
+    "fedavg, adam": FedAvg(server_optimiser=ServerSettings(name="adam")),
+    "iterative, yogi": Iterative(server_optimiser=ServerSettings(name="yogi"), sketch=SketchSettings(ratio=0.5)),
 }
 
 

@@ -56,7 +56,10 @@ PUBLIC_MODULES = (
         f"sketchfed.{name}"
         for name in ("draws", "errors", "flower", "kernels", "models", "nn", "nodes", "planner", "privacy", "privacy.formulas")
     ),
-    *(f"sketchfed.{name}" for name in ("protection", "report", "rounds", "runs", "secure", "seeds", "sketches")),
+    *(
+        f"sketchfed.{name}"
+        for name in ("protection", "report", "rounds", "runs", "secure", "seeds", "server_optimisers", "sketches")
+    ),
     *(f"sketchfed.{name}" for name in ("subspaces", "tasks", "testing", "training", "vectors", "wire")),
 )
 

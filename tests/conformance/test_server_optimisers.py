@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
-from sketchfed.server_optimisers import SERVER_OPTIMISERS, Adagrad, Adam
+from sketchfed.server_optimisers import SERVER_OPTIMISERS, FedAdagrad, FedAdam
 from sketchfed.testing import ServerOptimiserConformance
 
 
 class TestEveryOptimiser(ServerOptimiserConformance):
     optimisers: ClassVar = {name: kind() for name, kind in SERVER_OPTIMISERS.items()} | {
-        "adam, other options": Adam(beta1=0.0, beta2=0.9, adaptivity=0.1),
-        "adagrad, momentum": Adagrad(beta1=0.9),
+        "adam, other options": FedAdam(beta1=0.0, beta2=0.9, adaptivity=0.1),
+        "adagrad, momentum": FedAdagrad(beta1=0.9),
     }

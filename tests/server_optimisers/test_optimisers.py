@@ -11,7 +11,7 @@ from federation import SEED, advanced, data_of, federation, weights_of
 from problems import by_torch, dense_model
 from sketchfed.algorithms import Dbcl, FedAvg, Iterative, ServerSettings, SketchSettings
 from sketchfed.errors import DivergedError, InputError, WireError
-from sketchfed.server_optimisers import Adagrad, Adam, Yogi
+from sketchfed.server_optimisers import FedAdagrad, FedAdam, FedYogi
 from sketchfed.sketches import dense, make_sketch
 from sketchfed.training import LOSSES, Examples, LocalWork
 from sketchfed.vectors import flatten, load
@@ -43,7 +43,7 @@ def played(optimiser, changes):
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])
-@pytest.mark.parametrize(("kind", "name"), [(Adam, "adam"), (Yogi, "yogi"), (Adagrad, "adagrad")])
+@pytest.mark.parametrize(("kind", "name"), [(FedAdam, "adam"), (FedYogi, "yogi"), (FedAdagrad, "adagrad")])
 def test_steps_are_those_of_algorithm_2(kind, name, beta1):
     """On changes that shrink over the rounds, so that Yogi's sign takes both values."""
     changes = np.random.default_rng(0).normal(size=(30, 50)) * np.logspace(0, -4, 30)[:, None]
@@ -52,16 +52,16 @@ def test_steps_are_those_of_algorithm_2(kind, name, beta1):
 
 
 def test_defaults_are_those_of_the_papers_experiments():
-    for each in (Adam(), Yogi()):
+    for each in (FedAdam(), FedYogi()):
         assert (each.beta1, each.beta2, each.adaptivity) == (0.9, 0.99, 1e-3)
-    assert (Adagrad().beta1, Adagrad().adaptivity) == (0.0, 1e-3)
+    assert (FedAdagrad().beta1, FedAdagrad().adaptivity) == (0.0, 1e-3)
 
 
 def test_without_bias_correction_the_first_step_is_one_for_the_defaults_and_larger_for_others():
     """(1 − β₁)/√(1 − β₂), for changes far above τ."""
     change = np.full((1, 3), 50.0, dtype=np.float32)
-    assert played(Adam(), change) == pytest.approx(1.0, rel=1e-3)
-    assert played(Adam(beta2=0.999), change) == pytest.approx(0.1 / 0.001**0.5, rel=1e-3)
+    assert played(FedAdam(), change) == pytest.approx(1.0, rel=1e-3)
+    assert played(FedAdam(beta2=0.999), change) == pytest.approx(0.1 / 0.001**0.5, rel=1e-3)
 
 
 def moved(name, w, change, m, v, *, rate, tau):
@@ -134,7 +134,7 @@ def _reply(server):
 
 def test_changes_whose_squares_overflow_end_the_run_as_diverged():
     with pytest.raises(DivergedError, match=r"no longer finite\. Lower algorithm.local_rate"):
-        Adam().step(torch.full((3,), 1e30), Adam().begin(3))
+        FedAdam().step(torch.full((3,), 1e30), FedAdam().begin(3))
 
 
 # Settings
@@ -160,7 +160,7 @@ def test_settings_that_cannot_work_are_refused_with_the_remedy(made, said):
 
 def test_the_rate_is_the_optimisers_unless_it_is_set():
     for kind in (FedAvg, Iterative, Dbcl):
-        for optimiser in (Adam, Yogi, Adagrad):
+        for optimiser in (FedAdam, FedYogi, FedAdagrad):
             chosen = ServerSettings(name=optimiser.name)
             assert kind(server_optimiser=chosen).resolved(28).global_rate == optimiser.default_rate
             assert kind(server_optimiser=chosen, global_rate=0.5).resolved(28).global_rate == 0.5

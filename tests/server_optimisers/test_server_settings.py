@@ -12,7 +12,7 @@ from sketchfed.attacks.knowledge import mean_change
 from sketchfed.config import load_config
 from sketchfed.errors import FaultyPartError, InputError
 from sketchfed.runs import resume
-from sketchfed.server_optimisers import Adam, ServerOptimiser, Yogi
+from sketchfed.server_optimisers import FedAdam, FedYogi, ServerOptimiser
 
 ADAM = {"algorithm": {"server": "adam"}, "server": {"beta1": 0.5, "adaptivity": 0.01}}
 WORK = {"rounds": 4, "local_steps": 2, "local_rate": 0.5}
@@ -38,11 +38,11 @@ class Signs(ServerOptimiser):
 
 def test_an_optimiser_is_named_in_algorithm_and_its_options_in_a_table_of_their_own():
     config = load_config(ADAM)
-    assert config.algorithm.server_optimiser.optimiser() == Adam(beta1=0.5, adaptivity=0.01)
+    assert config.algorithm.server_optimiser.optimiser() == FedAdam(beta1=0.5, adaptivity=0.01)
     assert config.label == "fedavg server adam"
     changed = load_config({"algorithm": {"name": "iterative"}}, ["algorithm.server=yogi", "server.beta2=0.9"])
     assert changed.label == "iterative srht 1/10 server yogi"
-    assert changed.algorithm.server_optimiser.optimiser() == Yogi(beta2=0.9)
+    assert changed.algorithm.server_optimiser.optimiser() == FedYogi(beta2=0.9)
 
 
 @pytest.mark.parametrize("tables", [ADAM, {"algorithm": {"server": "adagrad"}}, {"algorithm": {"server": "sgd"}}, {}])

@@ -1,12 +1,23 @@
 """Server optimisers: how a round's mean change becomes the global step that everybody takes."""
 
+from sketchfed.kernels.roots import square_root
 from sketchfed.parts import Registry
-from sketchfed.server_optimisers.adaptive import Adagrad, Adam, Adaptive, Yogi
+from sketchfed.server_optimisers.adaptive import Adaptive, FedAdagrad, FedAdam, FedYogi
 from sketchfed.server_optimisers.base import Moments, ServerOptimiser, Sgd
 
-__all__ = ["SERVER_OPTIMISERS", "Adagrad", "Adam", "Adaptive", "Moments", "ServerOptimiser", "Sgd", "Yogi"]
+__all__ = [
+    "SERVER_OPTIMISERS",
+    "Adaptive",
+    "FedAdagrad",
+    "FedAdam",
+    "FedYogi",
+    "Moments",
+    "ServerOptimiser",
+    "Sgd",
+    "square_root",
+]
 
-_OURS: tuple[type[ServerOptimiser], ...] = (Sgd, Adam, Yogi, Adagrad)
+_OURS: tuple[type[ServerOptimiser], ...] = (Sgd, FedAdam, FedYogi, FedAdagrad)
 SERVER_OPTIMISERS: Registry[type[ServerOptimiser]] = Registry(
     "server optimiser",
     {optimiser.name: optimiser for optimiser in _OURS},

@@ -63,7 +63,7 @@ class Adaptive(ServerOptimiser):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(Adaptive):
+class FedAdam(Adaptive):
     """v ← β₂·v + (1 − β₂)·Δ²."""
 
     beta2: float = 0.99
@@ -82,7 +82,7 @@ class Adam(Adaptive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yogi(Adaptive):
+class FedYogi(Adaptive):
     """v ← v − (1 − β₂)·Δ²·sign(v − Δ²): v falls more slowly than Adam's after changes have become small."""
 
     beta2: float = 0.99
@@ -101,7 +101,7 @@ class Yogi(Adaptive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adagrad(Adaptive):
+class FedAdagrad(Adaptive):
     """v ← v + Δ². As in the paper's experiments, there is no momentum unless `beta1` is set."""
 
     beta1: float = 0.0

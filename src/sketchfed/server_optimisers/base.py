@@ -24,7 +24,7 @@ class ServerOptimiser(ABC):
 
     The server calls `step` in each round, and so does every client that follows updates. All of them must get the same bits, so
     a subclass uses operations that every processor rounds alike: sums, differences, products and quotients of two tensors, each
-    in an operation of its own, and `sketchfed.kernels.roots.square_root`. `torch.add(…, alpha=…)`, `torch.sqrt` and `**` differ
+    in an operation of its own, and `square_root`. `torch.add(…, alpha=…)`, `torch.sqrt` and `**` differ
     between processors.
 
     A subclass implements `begin` and `_step`.

@@ -19,7 +19,8 @@ from sphinx.pycode import ModuleAnalyzer
 
 from sketchfed import PublicSeed
 from sketchfed.algorithms import ALGORITHMS, Algorithm
-from sketchfed.algorithms.settings import CodecSettings, CombineSettings, SketchSettings, SubspaceSettings, default_global_rate
+from sketchfed.algorithms.chosen import ChosenPart, CombineSettings, ServerSettings
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings, SubspaceSettings, default_global_rate
 from sketchfed.attacks import ATTACKS
 from sketchfed.attacks.knowledge import ANNOUNCED
 from sketchfed.codecs import CODECS, Codec, make_codec
@@ -32,6 +33,7 @@ from sketchfed.models import MODELS
 from sketchfed.parts import Registry
 from sketchfed.privacy import MECHANISMS
 from sketchfed.protection import PrivacySettings, SecureSettings
+from sketchfed.server_optimisers import SERVER_OPTIMISERS
 from sketchfed.sketches import SKETCHES
 from sketchfed.subspaces import UPDATES
 from sketchfed.testing import AlgorithmConformance, CodecConformance, CombineRuleConformance, SketchConformance, demands
@@ -114,8 +116,8 @@ def _is_setting(name: str) -> bool:
 def _row(where: str, kind: type, field: "Field[Any]") -> list[str]:
     made = field.default_factory() if field.default_factory is not MISSING else None
     default = field.default if field.default is not MISSING else made
-    default = default.name if isinstance(default, CombineSettings) else default
-    return [f"`{field.name}`", _kind(get_type_hints(kind)[field.name]), _literal(default), _meaning(where, kind, field.name)]
+    name, default = (default.key, default.name) if isinstance(default, ChosenPart) else (field.name, default)
+    return [f"`{name}`", _kind(get_type_hints(kind)[field.name]), _literal(default), _meaning(where, kind, field.name)]
 
 
 def _meaning(where: str, kind: type, key: str) -> str:
@@ -133,7 +135,14 @@ def _meaning(where: str, kind: type, key: str) -> str:
     return MEANINGS[place]
 
 
-_KINDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`", CombineSettings: "text"}
+_KINDS = {
+    int: "integer",
+    float: "number",
+    str: "text",
+    bool: "`true`, `false`",
+    CombineSettings: "text",
+    ServerSettings: "text",
+}
 
 
 def _kind(hint: Any) -> str:
@@ -202,6 +211,24 @@ def combine_options() -> str:
         for option in fields(rule)
     ]
     return markdown_table(["rule", "key", "value", "default", "meaning"], rows)
+
+
+def server_optimisers() -> str:
+    rows = [
+        [f"`{name}`", kind.summary, _literal(kind.default_rate) or "the algorithm's", kind.source]
+        for name, kind in SERVER_OPTIMISERS.built_in.items()
+    ]
+    return markdown_table(["optimiser", "what it is", "default `global_rate`", "from"], rows)
+
+
+def server_options() -> str:
+    """The options of every server optimiser, with their meaning."""
+    rows = [
+        [f"`{name}`", *_row("server", kind, option)]
+        for name, kind in SERVER_OPTIMISERS.built_in.items()
+        for option in fields(kind)
+    ]
+    return markdown_table(["optimiser", "key", "value", "default", "meaning"], rows)
 
 
 def dome_findings() -> str:
@@ -296,6 +323,11 @@ def parts() -> str:
             "`[algorithm] combine`",
             "a subclass of `sketchfed.combining.CombineRule`; its fields are keys of `[combine]`",
         ),
+        (
+            SERVER_OPTIMISERS,
+            "`[algorithm] server`",
+            "a subclass of `sketchfed.server_optimisers.ServerOptimiser`; its fields are keys of `[server]`",
+        ),
         (MECHANISMS, "`[privacy] name`", "a subclass of `sketchfed.privacy.GaussianNoise`"),
         (MODELS, "`[model] name`", "a function of `shape` and `outputs` that returns a `torch.nn.Module`"),
         (LOOPS, "`[training] train`, `evaluate`", "a [function of a model, data and a context](training.md)"),
@@ -384,6 +416,8 @@ MADE: dict[str, Callable[[], str]] = {
     "subspace_options": subspace_options,
     "combine_rules": combine_rules,
     "combine_options": combine_options,
+    "server_optimisers": server_optimisers,
+    "server_options": server_options,
     "dome_findings": dome_findings,
     "codec_options": codec_options,
     "settings_top": lambda: settings(""),

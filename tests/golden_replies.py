@@ -28,7 +28,7 @@ from sketchfed.wire import Packet, pack, unpack
 
 SEED = PublicSeed(7)
 CLIENTS, ROUNDS = 3, 3
-SHORTER = {"fedavg, prediction": 1}
+SHORTER = {"fedavg, prediction": 1, "fedavg, adagrad and prediction": 1}
 """Rounds of cases whose later ones depend on the processor: a product and a sum that some processors fuse."""
 
 # --- how an algorithm is driven
@@ -116,6 +116,17 @@ def algorithm_cases() -> Iterator[tuple[str, dict[str, Any]]]:
             "codec": {"name": "sketched"},
             "sketch": {"ratio": 0.25, "blocks": "layer", "plain": ["*.bias"], "bits": 8},
         },
+        "fedavg, adam": {"algorithm": {"name": "fedavg", "server": "adam"}},
+        "fedavg, adagrad and prediction": {
+            "algorithm": {"name": "fedavg", "server": "adagrad", "prediction": True},
+            "codec": {"name": "rand_k", "ratio": 0.25},
+        },
+        "iterative, yogi": {"algorithm": {"name": "iterative", "server": "yogi"}, "sketch": {"ratio": 0.25}},
+        "iterative, adagrad, 8 bits": {
+            "algorithm": {"name": "iterative", "server": "adagrad"},
+            "sketch": {"ratio": 0.25, "bits": 8},
+        },
+        "dbcl, adam": {"algorithm": {"name": "dbcl", "server": "adam"}, "server": {"beta1": 0.5, "adaptivity": 0.01}},
         "fetchsgd, subtracted": {"algorithm": {"name": "fetchsgd", "masking": False, "rows": 3, "fetched": 7}},
         "dbcl, all sketched": {"algorithm": {"name": "dbcl", "output": "sketched", "biases": "sketched"}},
         "dbcl, withheld": {"algorithm": {"name": "dbcl", "output": "withheld", "biases": "withheld", "vary": 0.5}},

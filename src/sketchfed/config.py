@@ -1,9 +1,8 @@
 """The configuration of a run: frozen structs from one TOML file. Settings that cannot work are refused before round 1."""
 
-import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -17,9 +16,11 @@ from sketchfed.algorithms import (
     CodecSettings,
     CombineSettings,
     FedAvg,
+    ServerSettings,
     SketchSettings,
     SubspaceSettings,
 )
+from sketchfed.algorithms.chosen import ChosenPart
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import FaultyPartError, InputError, UnknownNameError
 from sketchfed.models import MODELS
@@ -27,7 +28,22 @@ from sketchfed.parts import Registry, short
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import Participant
 from sketchfed.seeds import PublicSeed
-from sketchfed.tables import Table, change, check_keys, check_type, copied, flat, keys_of, read_toml, to_struct, with_options
+from sketchfed.tables import (
+    Table,
+    change,
+    check_keys,
+    check_type,
+    chosen_of,
+    copied,
+    flat,
+    keys_of,
+    options_of,
+    read_toml,
+    takes_any,
+    to_struct,
+    with_options,
+    writable,
+)
 from sketchfed.training import LOSSES, METRICS, Trainer, TrainingSettings
 
 __all__ = [
@@ -39,8 +55,25 @@ __all__ = [
     "load_config",
 ]
 
-TABLES = ("data", "model", "training", "algorithm", "sketch", "codec", "subspace", "combine", "privacy", "secure", "engine")
+TABLES = (
+    "data",
+    "model",
+    "training",
+    "algorithm",
+    "sketch",
+    "codec",
+    "subspace",
+    "combine",
+    "server",
+    "privacy",
+    "secure",
+    "engine",
+)
 _INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings, "subspace": SubspaceSettings}
+_CHOSEN: dict[str, tuple[str, type[ChosenPart]]] = {
+    kind.key: (name, kind) for name, kind in (("combine", CombineSettings), ("server_optimiser", ServerSettings))
+}
+"""The keys of [algorithm] that name a part whose options are in a table of that key: the field, and the settings."""
 _GIVEN_TO_PARTITIONS = ("data", "clients", "seed")
 _GIVEN_TO_MODELS = ("shape", "outputs")
 _GIVEN_TO_ENGINES = ("config", "workload", "folder")
@@ -72,18 +105,18 @@ class DataSettings:
     def split_options(self) -> tuple[Table, Table]:
         """Split the options into those of the data set and those of the partition."""
         loader = _part(self.name, DATA_SETS)
-        of_partition = _options(PARTITIONS[self.partition], besides=_GIVEN_TO_PARTITIONS)
-        of_loader = _options(loader)
-        if _takes_any(loader):
+        of_partition = options_of(PARTITIONS[self.partition], besides=_GIVEN_TO_PARTITIONS)
+        of_loader = options_of(loader)
+        if takes_any(loader):
             of_loader |= {key: None for key in self.options if key not in of_partition}
         check_keys("data", self.options, [*keys_of(DataSettings), *of_loader, *of_partition])
-        return _chosen(self.options, of_loader), _chosen(self.options, of_partition)
+        return chosen_of(self.options, of_loader), chosen_of(self.options, of_partition)
 
     def completed(self, clients: int) -> "DataSettings":
         """Return these settings with the number of clients and the default of every option filled in."""
-        of_loader = _options(_part(self.name, DATA_SETS))
-        of_partition = _options(PARTITIONS[self.partition], besides=_GIVEN_TO_PARTITIONS)
-        return replace(self, clients=clients, options=_known(of_loader | of_partition) | self.options)
+        of_loader = options_of(_part(self.name, DATA_SETS))
+        of_partition = options_of(PARTITIONS[self.partition], besides=_GIVEN_TO_PARTITIONS)
+        return replace(self, clients=clients, options=writable(of_loader | of_partition) | self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,14 +138,14 @@ class ModelSettings:
         if self.loss is not None:
             LOSSES[self.loss]
         builder = _part(self.name, MODELS)
-        if not _takes_any(builder):
-            check_keys("model", self.options, [*keys_of(ModelSettings), *_options(builder, besides=_GIVEN_TO_MODELS)])
+        if not takes_any(builder):
+            check_keys("model", self.options, [*keys_of(ModelSettings), *options_of(builder, besides=_GIVEN_TO_MODELS)])
         for option in self.options if self.name in MODELS.built_in else ():
             check_type(self.options[option], get_type_hints(builder)[option], f"model.{option}")
 
     def completed(self) -> "ModelSettings":
         """Return these settings with the default of every option filled in."""
-        defaults = _known(_options(_part(self.name, MODELS), besides=_GIVEN_TO_MODELS))
+        defaults = writable(options_of(_part(self.name, MODELS), besides=_GIVEN_TO_MODELS))
         return replace(self, options=defaults | self.options)
 
 
@@ -165,7 +198,7 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.name not in ENGINES:
             raise UnknownNameError(ENGINES.kind, self.name, ENGINES.choices())
-        own = () if self.name in ENGINES.built_in else _options(ENGINES[self.name], besides=_GIVEN_TO_ENGINES)
+        own = () if self.name in ENGINES.built_in else options_of(ENGINES[self.name], besides=_GIVEN_TO_ENGINES)
         check_keys("engine", self.options, [*keys_of(EngineSettings), *own])
         if not (0 < self.deadline < float("inf") and 0 < self.wait < float("inf")):
             raise InputError(
@@ -237,7 +270,7 @@ class Config:
             raise FaultyPartError(algorithm, "algorithm", "leaves global_rate open. Its `resolved` must choose a number")
         if algorithm.local_steps is None:
             algorithm = replace(algorithm, local_epochs=algorithm.work.epochs)
-        algorithm = replace(algorithm, combine=algorithm.combine.completed())
+        algorithm = replace(algorithm, **{name: getattr(algorithm, name).completed() for name, _ in _CHOSEN.values()})
         data, model = self.data.completed(clients), self.model.completed()
         full = replace(self, data=data, model=model, algorithm=algorithm)
         budget = full.protection(dim=dim, sizes=sizes, module=module).budget
@@ -262,11 +295,11 @@ class Config:
         tables["algorithm"] = {"name": ALGORITHMS.name_of(type(self.algorithm))} | flat(self.algorithm)
         for inner, settings in self.algorithm.tables.items():
             del tables["algorithm"][inner]
-            if not isinstance(settings, CombineSettings):
+            if not isinstance(settings, ChosenPart):
                 tables[inner] = flat(settings)
-            elif not settings.averages:  # the mean is left out, so that older versions can read the file
-                tables["algorithm"]["combine"] = settings.name
-                tables |= {inner: dict(settings.options)} if settings.options else {}
+            elif not settings.usual:  # the default is left out, so that older versions can read the file
+                tables["algorithm"][settings.key] = settings.name
+                tables |= {settings.key: dict(settings.options)} if settings.options else {}
         for name, settings in (("privacy", self.privacy), ("secure", self.secure)):
             if settings is not None:
                 tables[name] = flat(settings)
@@ -328,13 +361,15 @@ def _algorithm(tables: Table) -> Algorithm:
             raise InputError(f"write [{inner}] as a table of its own, not inside [algorithm].")
         if inner in tables and inner not in keys_of(kind):
             raise InputError(f"algorithm '{name}' does not use [{inner}]. Remove that table, or choose another algorithm.")
-    check_keys("algorithm", table, ["name", *(key for key in keys_of(kind) if key not in _INNER)])
+    renamed = {name: key for key, (name, _) in _CHOSEN.items()}
+    check_keys("algorithm", table, ["name", *(renamed.get(key, key) for key in keys_of(kind) if key not in _INNER)])
     given = {inner: tables[inner] for inner in _INNER if inner in tables}
     for inner, own in given.items():
         default = _usual(kind, inner)
         usual = {} if {"ratio", "size"} & own.keys() or default.ratio is None else {"ratio": default.ratio}
         table[inner] = with_options({"name": default.name} | usual | own, _INNER[inner])
-    table["combine"] = _combine(table.get("combine", CombineSettings.name), tables.get("combine", {}))
+    for key, (name, settings) in _CHOSEN.items():
+        table[name] = _chosen_part(settings, table.pop(key, settings.default), tables.get(key, {}))
     return to_struct(table, kind, "algorithm")
 
 
@@ -346,14 +381,13 @@ def _usual(kind: type[Algorithm], inner: str) -> Any:
     return _INNER[inner]() if setting.default in (MISSING, None) else setting.default
 
 
-def _combine(name: Any, options: Table) -> Table:
-    """The rule that [algorithm] names, with its options from [combine]."""
+def _chosen_part(kind: type[ChosenPart], name: Any, options: Table) -> Table:
+    """The part that [algorithm] names, with its options from the table of the same key."""
+    key, what = kind.key, kind.registry.kind
     if not isinstance(name, str):
-        raise InputError(
-            f"algorithm.combine must be the name of a combine rule in quotes, got {name!r}. Its options go to [combine]."
-        )
+        raise InputError(f"algorithm.{key} must be the name of a {what} in quotes, got {name!r}. Its options go to [{key}].")
     if "name" in options:
-        raise InputError(f"[combine] holds options only. Name the rule in [algorithm]: combine = {options['name']!r}.")
+        raise InputError(f"[{key}] holds options only. Name the {what} in [algorithm]: {key} = {options['name']!r}.")
     return {"name": name, "options": options}
 
 
@@ -373,30 +407,3 @@ def _privacy(tables: Table, algorithm: Algorithm) -> PrivacySettings | None:
 def _part(name: str, registry: Registry[Callable[..., Any]]) -> Callable[..., Any] | None:
     """The function that makes what a table names. None if Python objects were passed instead."""
     return None if name == GIVEN else registry[name]
-
-
-def _parameters(function: Callable[..., Any] | None) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(function).parameters.values()) if function else []
-    except ValueError:  # some functions written in C have no signature
-        return []
-
-
-def _options(function: Callable[..., Any] | None, besides: Iterable[str] = ()) -> Table:
-    """The options of a function with their defaults. None stands for an option without a default."""
-    named = [p for p in _parameters(function) if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return {p.name: None if p.default is p.empty else p.default for p in named if p.name not in besides}
-
-
-def _takes_any(function: Callable[..., Any] | None) -> bool:
-    return any(p.kind is p.VAR_KEYWORD for p in _parameters(function))
-
-
-def _known(options: Table) -> Table:
-    """The options whose default can be written to a TOML file."""
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
-    return {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str | list)}
-
-
-def _chosen(options: Table, known: Iterable[str]) -> Table:
-    return {key: value for key, value in options.items() if key in known}

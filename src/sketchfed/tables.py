@@ -1,8 +1,9 @@
 """Plain tables, as TOML has them: read, changed by `--set`, and made into frozen structs with errors that say where."""
 
+import inspect
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -130,3 +131,33 @@ def _expected(text: str) -> str:
     if names is None:
         return f"something else ({text})"
     return " or ".join(_KINDS.get(name, name) for name in names[1].split(" | ") if name != "null")
+
+
+# The options of functions that tables name ------------------------------------------------------------------------------
+
+
+def parameters_of(function: Callable[..., Any] | None) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values()) if function else []
+    except ValueError:  # some functions written in C have no signature
+        return []
+
+
+def options_of(function: Callable[..., Any] | None, besides: Iterable[str] = ()) -> Table:
+    """The options of a function with their defaults. None stands for an option without a default."""
+    named = [p for p in parameters_of(function) if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return {p.name: None if p.default is p.empty else p.default for p in named if p.name not in besides}
+
+
+def takes_any(function: Callable[..., Any] | None) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in parameters_of(function))
+
+
+def writable(options: Table) -> Table:
+    """The options whose default can be written to a TOML file."""
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+    return {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str | list)}
+
+
+def chosen_of(options: Table, known: Iterable[str]) -> Table:
+    return {key: value for key, value in options.items() if key in known}

@@ -47,6 +47,7 @@ PLACES = {
     "algorithm": {"algorithm": {"name": "evil:thing"}},
     "combine rule": {"algorithm": {"name": "fedavg", "combine": "evil:thing"}},
     "option of a combine rule": {"algorithm": {"name": "fedavg", "combine": "krum"}, "combine": {"attackers": "evil:thing"}},
+    "server optimiser": {"algorithm": {"name": "fedavg", "server": "evil:thing"}},
     "codec": {"codec": {"name": "evil:thing"}},
     "sketch": {"algorithm": {"name": "iterative"}, "sketch": {"name": "evil:thing"}},
     "sketch inside a codec": {"codec": {"name": "rand_proj_spatial", "family": "evil:thing"}},

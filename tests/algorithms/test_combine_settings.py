@@ -69,7 +69,7 @@ def test_the_mean_leaves_no_trace_in_a_file():
         ({"algorithm": {"combine": "medium"}}, "Did you mean 'median'"),
         ({"algorithm": {"combine": 3}}, "must be the name of a combine rule in quotes, got 3"),
         ({"algorithm": {"combine": {"name": "krum"}}}, r"Its options go to \[combine\]"),
-        ({"combine": {"name": "krum"}}, r"Name the rule in \[algorithm\]: combine = 'krum'"),
+        ({"combine": {"name": "krum"}}, r"Name the combine rule in \[algorithm\]: combine = 'krum'"),
         ({"combine": {"byzantine": 0.1}}, "algorithm.combine = 'mean' has no options"),
         ({"algorithm": {"combine": "krum"}, "combine": {"bizantine": 0.1}}, "Did you mean 'byzantine'"),
         ({"algorithm": {"combine": "krum"}, "combine": {"byzantine": "few"}}, "combine.byzantine must be a number, got 'few'"),

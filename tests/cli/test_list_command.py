@@ -12,6 +12,7 @@ KINDS = (
     "codecs",
     "algorithms",
     "combine_rules",
+    "server_optimisers",
     "mechanisms",
     "models",
     "data",

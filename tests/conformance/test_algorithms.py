@@ -15,6 +15,7 @@ from sketchfed.algorithms import (
     FedAvg,
     Iterative,
     PrivateIterative,
+    ServerSettings,
     SketchSettings,
     SubspaceSettings,
 )
@@ -42,6 +43,8 @@ VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.ite
     ),
     "private_iterative, layers": PrivateIterative(sketch=SketchSettings(ratio=0.5, blocks="layer")),
     "fedavg, layers": FedAvg(codec=CodecSettings(name="sketched"), sketch=SketchSettings(ratio=0.5, blocks=["1.*"])),
+    "fedavg, adam": FedAvg(server_optimiser=ServerSettings(name="adam")),
+    "iterative, yogi": Iterative(server_optimiser=ServerSettings(name="yogi"), sketch=SketchSettings(ratio=0.5)),
 }
 
 

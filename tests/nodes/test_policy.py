@@ -48,6 +48,7 @@ RULES = {
     '[allow]\ndata = ["mnist"]': ("allow.data", {"data": {"name": "digits"}}),
     "[allow]\npartitions = []": ("allow.partitions", {"data": {"partition": "iid"}}),
     '[allow]\ncombine_rules = ["mean"]': ("allow.combine_rules", {"algorithm": {"combine": "median"}}),
+    '[allow]\nserver_optimisers = ["sgd"]': ("allow.server_optimisers", {"algorithm": {"server": "adam"}}),
     "[demand]\nsecure = true": ("demand.secure", {"secure": {"aggregation": False}}),
     "[demand]\nepsilon = 2": ("demand.epsilon", {}),
     "[demand]\nepsilon = 4": ("demand.epsilon", {"privacy": {"noise_multiplier": 1.0}}),
@@ -131,6 +132,7 @@ def test_what_was_built_is_checked_for_its_cohort_once_more(tmp_path, settings):
 
 def test_entry_points_count_only_where_they_are_listed(tmp_path):
     for name in ("of_a_package", "package.module:Thing"):
+        assert "allow.server_optimisers" in refusal(Policy.load(), algorithm={"server": name})
         assert "allow.codecs" in refusal(Policy.load(), codec={"name": name})
         assert refusal(policy(tmp_path, f'[allow]\ncodecs = ["{name}"]'), codec={"name": name}) == ""
         assert "allow.combine_rules" in refusal(Policy.load(), algorithm={"combine": name})

@@ -41,6 +41,10 @@ ALGORITHMS = {
         "algorithm": {"name": "iterative", "participation": 0.5, "global_momentum": 0.5},
         "sketch": {"ratio": 0.5, "bits": 4},
     },
+    "moments": {
+        "algorithm": {"name": "iterative", "participation": 0.5, "server": "yogi"},
+        "sketch": {"ratio": 0.5},
+    },
     "projection": {
         "algorithm": {"name": "iterative", "form": "projection", "participation": 0.5},
         "sketch": {"ratio": 0.3},

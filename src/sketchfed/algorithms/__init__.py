@@ -1,6 +1,7 @@
 """Algorithms by name: what clients send, how the server combines it, and how all parties update their replicas."""
 
 from sketchfed.algorithms.base import Algorithm, stepped
+from sketchfed.algorithms.chosen import CombineSettings, ServerSettings
 from sketchfed.algorithms.cohorts import cohort, most_participations, round_seed
 from sketchfed.algorithms.combined import DecodesAlone, combined_packet, combined_values
 from sketchfed.algorithms.dbcl import Dbcl
@@ -12,7 +13,6 @@ from sketchfed.algorithms.iterative import Iterative
 from sketchfed.algorithms.private_iterative import PrivateIterative
 from sketchfed.algorithms.settings import (
     CodecSettings,
-    CombineSettings,
     SketchSettings,
     SubspaceSettings,
     default_global_rate,
@@ -36,6 +36,7 @@ __all__ = [
     "PrivateIterative",
     "Replica",
     "RoundContext",
+    "ServerSettings",
     "SketchSettings",
     "State",
     "SubspaceSettings",

@@ -1,26 +1,26 @@
 """Adam for changes with noise of known variance. The second moment is corrected for the noise."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from sketchfed.kernels import directions
+from sketchfed.kernels.roots import square_root
+from sketchfed.server_optimisers import Moments
 
 _LEAST = 1e-16  # smaller squares are rounding errors
-
-Moments = Mapping[str, Tensor]
-"""`mean` and `square`: the running means of the changes and of their squares. Both start at zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
     """Adam (Kingma & Ba 2015) with noise removed from the second moment (Tang et al. 2024; Nicolas et al. 2025, Alg. 1).
 
+    The moments are `mean` and `square`, the running means of the changes and of their squares. Both start at zero.
+
     All numbers are float32. Every operation is elementwise or a sum in a fixed order, so all parties compute the same bits.
     Products and sums are separate operations, because `torch.add(…, alpha=…)` fuses them on some processors only. Roots are
-    numpy's, which are correctly rounded; torch's come from MKL, and their last bit depends on the processor.
+    those of `square_root`.
     """
 
     beta1: float
@@ -53,6 +53,4 @@ class Adam:
         total = np.empty((1, 1))
         directions.inner(square.numpy()[None], np.ones((1, len(square)), np.float32), total)
         lowest = max(_LEAST, floor * max(least, float(total[0, 0]) / len(square)))
-        roots = square.clamp_(min=lowest).numpy()
-        np.sqrt(roots, out=roots)  # shares its memory with `square`
-        return self.mean(moments, rounds) / square
+        return self.mean(moments, rounds) / square_root(square.clamp_(min=lowest))

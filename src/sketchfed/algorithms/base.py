@@ -49,7 +49,8 @@ class Algorithm(RoundSettings, ABC):
     def begin(self, weights: Tensor) -> State:
         """Return the server's state before round 0."""
         velocity = torch.zeros_like(weights) if self.global_momentum else None
-        return State(replica=Replica(round=0, weights=weights, velocity=velocity))
+        moments = self.server_optimiser.optimiser().begin(len(weights))
+        return State(replica=Replica(round=0, weights=weights, velocity=velocity, moments=moments))
 
     def given(self, seed: PublicSeed, index: int) -> Form:
         """Return the form in which clients get the model in a round."""
@@ -86,9 +87,11 @@ class Algorithm(RoundSettings, ABC):
 
 
 def stepped(settings: RoundSettings, replica: Replica, direction: Tensor) -> Replica:
-    """Take one global step: v ← momentum·v + direction, w ← w + rate·v."""
-    velocity = None
+    """Take one global step: v ← momentum·v + direction, w ← w + rate·v. A server optimiser makes another v of the direction."""
+    velocity, moments = None, replica.moments
     if replica.velocity is not None:
         direction = velocity = settings.global_momentum * replica.velocity + direction
+    if not settings.server_optimiser.usual:
+        direction, moments = settings.server_optimiser.optimiser().step(direction, moments)
     weights = replica.weights + direction * settings.rate_at(replica.round)  # not fused: every processor gets the same bits
-    return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity)
+    return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity, moments=moments)

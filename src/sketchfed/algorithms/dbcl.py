@@ -61,6 +61,7 @@ class Dbcl(Algorithm):
     incremental = False
     shows_weights = False
     by_layer = True
+    own_step = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,8 +84,7 @@ class Dbcl(Algorithm):
         structure = self._structure
         if module is not None:
             structure = structure_of(module, exclude=self.exclude, output=self.output, biases=self.biases)
-        rate = self.global_rate or 1.0 - self.global_momentum
-        return replace(self, sketch=self.sketch.completed(), global_rate=rate, _structure=structure)
+        return replace(self, sketch=self.sketch.completed(), global_rate=self._rate(1.0), _structure=structure)
 
     def begin(self, weights: Tensor) -> State:
         state = super().begin(weights.clone())

@@ -68,6 +68,7 @@ class Dome(Algorithm):
     source = "Nicolas et al. 2025"
     incremental = True
     by_layer = True
+    own_step = "it takes Adam steps already, with algorithm.beta1 and algorithm.beta2."
 
     def __post_init__(self) -> None:
         super().__post_init__()

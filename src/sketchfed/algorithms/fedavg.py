@@ -27,7 +27,8 @@ from sketchfed.wire import Packet
 class FedAvg(Algorithm):
     """Clients train from the server's weights and send the change. The server moves by the mean change.
 
-    Paper: McMahan et al. 2017, Alg. 1, with the server step of Reddi et al. 2021 (`global_rate`, `global_momentum`). The mean
+    Paper: McMahan et al. 2017, Alg. 1, with the server step of Reddi et al. 2021 (`global_rate`, `global_momentum`,
+    `server_optimiser`). The mean
     gives each client the same weight, as in Song et al. 2023. McMahan et al. weight clients by their number of examples. With
     `error_feedback`, a client adds the error of its last packet to its next update (Seide et al. 2014; Karimireddy et al.
     2019). The error must be smaller than the update, or it grows from round to round. The error of an unbiased sketch is about
@@ -51,6 +52,7 @@ class FedAvg(Algorithm):
     summary = "whole models down, updates up by any codec"
     source = "McMahan et al. 2017"
     incremental = False
+    own_step = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +76,7 @@ class FedAvg(Algorithm):
         planned = replace(self, codec=codec_settings, sketch=sketch)
         codec = planned._codec(dim)
         rate = default_global_rate(codec.shrinkage) if codec.unbiased and not self.error_feedback else 1.0
-        return replace(planned, global_rate=self.global_rate or rate * (1 - self.global_momentum))
+        return replace(planned, global_rate=self._rate(rate))
 
     def begin(self, weights: Tensor) -> State:
         state = super().begin(weights)

@@ -43,6 +43,10 @@ class FetchSgd(Algorithm):
     summary = "count sketches up, the largest coordinates down"
     source = "Rothchild et al. 2020"
     incremental = True
+    own_step = (
+        "its momentum and its errors accumulate inside the sketch, after they were multiplied by the rate. What is fetched are "
+        "the errors of many rounds in a few coordinates, not the mean change that such an optimiser needs."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from sketchfed.algorithms.replicas import from_tensors
 from sketchfed.algorithms.state import Replica
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.training import Trainer
@@ -32,7 +33,7 @@ class Form(Protocol):
 
 @dataclass(frozen=True)
 class WholeModel:
-    """The weights, and the names of other tensors of the replica that clients need (`velocity`, `prediction`)."""
+    """The weights, and the names of other tensors of the replica that clients need, such as `velocity` or `moments.mean`."""
 
     extras: tuple[str, ...] = ()
 
@@ -40,14 +41,14 @@ class WholeModel:
     trains = True
 
     def packet(self, replica: Replica) -> Packet:
-        arrays = {name: getattr(replica, name) for name in ("weights", *self.extras)}
+        held = replica.to_tensors()
+        arrays = {name: held[name] for name in ("weights", *self.extras)}
         return Packet(kind="snapshot", arrays=arrays, scalars={"round": replica.round})
 
     def replica(self, packet: Packet, dim: int) -> Replica:
         expect_kind(packet, "snapshot")
         tensors = {name: tensor_named(packet, name, shape=(dim,)) for name in ("weights", *self.extras)}
-        velocity, prediction = tensors.get("velocity"), tensors.get("prediction")
-        return Replica(round=round_of(packet), weights=tensors["weights"], velocity=velocity, prediction=prediction)
+        return from_tensors(tensors, round=round_of(packet))
 
     def trainer(self, trainer: Trainer) -> Trainer:
         return trainer

@@ -43,6 +43,7 @@ class Iterative(Algorithm):
     summary = "a fresh sketch each round, sketches both ways"
     source = "Song et al. 2023, Alg. 1"
     incremental = True
+    own_step = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,10 +63,10 @@ class Iterative(Algorithm):
         sketch = self.sketch.completed(module)
         codec = sketch.codec(dim)  # raises an error now if the settings are impossible
         rate = 1.0 if self.form == "projection" else default_global_rate(codec.share)
-        return replace(self, sketch=sketch, global_rate=self.global_rate or rate * (1 - self.global_momentum))
+        return replace(self, sketch=sketch, global_rate=self._rate(rate))
 
     def given(self, seed: PublicSeed, index: int) -> WholeModel:
-        return WholeModel(("velocity",) if self.global_momentum else ())
+        return WholeModel(self.carried)
 
     def client(self, change: Change, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         codec, shared = self._codec(change.dim), context.shared

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from sketchfed.algorithms.settings import CombineSettings
+from sketchfed.algorithms.chosen import CombineSettings, ServerSettings
 from sketchfed.errors import InputError
 from sketchfed.parts import short
 from sketchfed.training import LocalWork
@@ -51,7 +51,14 @@ class RoundSettings:
     """How the server makes one vector of a round's packets. A configuration names the rule here, and its options in
     [combine]."""
 
+    server_optimiser: ServerSettings = field(default_factory=ServerSettings)
+    """The [server optimiser](algorithms.md#server-optimisers), which makes the global step of a round's mean change. A
+    configuration names it here, and its options in [server]."""
+
     name: ClassVar[str]
+    own_step: ClassVar[str] = "it may take global steps of its own."
+    """Why no server optimiser works with the algorithm. It is empty if `stepped` takes all global steps and `begin` and `given`
+    keep the replica's moments."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -60,13 +67,25 @@ class RoundSettings:
     def label(self) -> str:
         """A short description of the algorithm and what it sends."""
         rule = [] if self.combine.averages else [short(self.combine.name).replace("_", " ")]
-        return " ".join([self.name, *self._words(), *rule])
+        server = [] if self.server_optimiser.usual else ["server", short(self.server_optimiser.name)]
+        return " ".join([self.name, *self._words(), *rule, *server])
 
     @property
     def tables(self) -> dict[str, Any]:
         """The settings that a configuration keeps in tables of their own, such as [sketch], by the name of the table."""
         held = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         return {name: value for name, value in held.items() if is_dataclass(value) and not name.startswith("_")}
+
+    @property
+    def moves_by_mean(self) -> bool:
+        """Whether a global step is the rate times the round's mean change, which two models in a row then reveal."""
+        return not self.global_momentum and self.server_optimiser.usual
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """What global steps need of a replica besides the weights, by the names that `replicas.to_tensors` gives."""
+        moments = self.server_optimiser.optimiser().begin(0)
+        return (*(("velocity",) if self.global_momentum else ()), *(f"moments.{name}" for name in moments))
 
     @property
     def refused_placements(self) -> Mapping[str, str]:
@@ -94,6 +113,11 @@ class RoundSettings:
         if self.global_rate is None:
             raise InputError("algorithm.global_rate has no value yet. Set it, or call resolved(dim) first.")
         return self.global_rate * (1 - (1 - self.final_rate) * min(1.0, index / max(1, self.rounds - 1)))
+
+    def _rate(self, plain: float) -> float:
+        """The rate that is set, or that of the server optimiser, or else `plain`, as suits a step without momentum."""
+        usual = self.server_optimiser.optimiser().default_rate
+        return self.global_rate or usual or plain * (1 - self.global_momentum)
 
     def _words(self) -> Iterator[str]:
         for setting in fields(self):
@@ -130,6 +154,8 @@ def _check(a: RoundSettings) -> None:
     for name in ("local_momentum", "global_momentum"):
         if not 0 <= getattr(a, name) < 1:
             raise InputError(f"algorithm.{name} must be from 0 to below 1, got {getattr(a, name)}.")
+    if not a.server_optimiser.usual:
+        _check_optimiser(a)
     if not (a.screening == 0 or 1 <= a.screening < float("inf")):
         raise InputError(
             f"algorithm.screening is a multiple of the median norm. It must be at least 1, or 0 for no screening, got "
@@ -137,3 +163,17 @@ def _check(a: RoundSettings) -> None:
         )
     if not 0 <= a.weight_decay < float("inf"):
         raise InputError(f"algorithm.weight_decay must not be negative, got {a.weight_decay}.")
+
+
+def _check_optimiser(a: RoundSettings) -> None:
+    named = f"algorithm.server = '{a.server_optimiser.name}'"
+    if a.own_step:
+        raise InputError(
+            f"{named} does not go with algorithm '{a.name}': {a.own_step} Remove server, or choose algorithm 'fedavg' or "
+            "'iterative'."
+        )
+    if a.global_momentum:
+        raise InputError(
+            f"algorithm.global_momentum = {a.global_momentum} and {named} exclude each other: such an optimiser has a momentum "
+            "of its own (server.beta1 of adam, yogi and adagrad). Remove global_momentum."
+        )

@@ -1,4 +1,4 @@
-"""The tables [sketch], [codec], [subspace] and [combine] of a configuration, before the model's size is known."""
+"""The tables [sketch], [codec] and [subspace] of a configuration, before the model's size is known."""
 
 import math
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -10,7 +10,6 @@ from sketchfed.algorithms.blocks import LAYER, blocks_of
 from sketchfed.caches import cached
 from sketchfed.codecs import CODECS, BlockedSketchCodec, Codec, SketchCodec, make_codec, option_names
 from sketchfed.codecs.rounding import check_width
-from sketchfed.combining import COMBINE_RULES, CombineRule, Mean
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.parts import short
 from sketchfed.sketches import SKETCHES, Block
@@ -250,41 +249,6 @@ class SubspaceSettings:
         if self.name == WHOLE or self.ratio is not None or self.size is not None:
             return replace(self, frequencies=(self.frequencies or DEFAULT_FREQUENCIES) if self.image else None)
         return replace(self, size=DEFAULT_DIRECTIONS).completed()
-
-
-@dataclass(frozen=True, kw_only=True)
-class CombineSettings:
-    """Selects the rule that makes one vector of a round's packets, and its options."""
-
-    name: str = Mean.name
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        kind = COMBINE_RULES[self.name]  # raises an error if the name is unknown
-        known = [option.name for option in fields(kind)]
-        if self.options and not known:
-            raise InputError(
-                f"[combine] has {', '.join(self.options)}, but algorithm.combine = '{self.name}' has no options. Remove that "
-                "table, or name another rule."
-            )
-        check_keys("combine", self.options, known)
-        for option, value in self.options.items():
-            check_type(value, get_type_hints(kind)[option], f"combine.{option}")
-        self.rule()
-
-    @property
-    def averages(self) -> bool:
-        """Whether the algorithm decodes all packets together, as their mean."""
-        return COMBINE_RULES[self.name] is Mean
-
-    def rule(self) -> CombineRule:
-        """Make the rule."""
-        return COMBINE_RULES[self.name](**self.options)
-
-    def completed(self) -> "CombineSettings":
-        """Return a copy with the default of every option filled in."""
-        rule = self.rule()
-        return replace(self, options={option.name: getattr(rule, option.name) for option in fields(rule)})
 
 
 def _known_options(name: str) -> list[str]:

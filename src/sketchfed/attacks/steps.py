@@ -97,8 +97,11 @@ class AllBroadcasts(StepAttack):
 
     def steps(self, view: View) -> Steps:
         public = view.public
-        if public.algorithm.global_momentum:
-            raise InputError("the smoother knows no server momentum. Use 'option I', or algorithm.global_momentum = 0.")
+        if not public.algorithm.moves_by_mean:
+            raise InputError(
+                "the smoother knows no server momentum and no server optimiser. Use 'option I', or algorithm.global_momentum = "
+                "0 without algorithm.server."
+            )
         seen = _sketched(view)
         rounds = range(min(seen, default=0), max(seen, default=-1) + 1)
         found: Steps = {index: {} for index in rounds[:-1]}

@@ -54,11 +54,12 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.data import DATA_SETS, PARTITIONS
     from sketchfed.models import MODELS
     from sketchfed.privacy import MECHANISMS
+    from sketchfed.server_optimisers import SERVER_OPTIMISERS
     from sketchfed.sketches import SKETCHES
     from sketchfed.training import LOOPS, LOSSES, METRICS
 
     mathematics, learning = (
-        (SKETCHES, CODECS, ALGORITHMS, COMBINE_RULES, MECHANISMS),
+        (SKETCHES, CODECS, ALGORITHMS, COMBINE_RULES, SERVER_OPTIMISERS, MECHANISMS),
         (MODELS, DATA_SETS, PARTITIONS, LOOPS, LOSSES, METRICS),
     )
     every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ANNOUNCED, ENGINES)

@@ -59,7 +59,7 @@ class Sketched(Strategy):
         if type(strategy).aggregate_train is not FedAvg.aggregate_train:
             raise InputError(
                 f"{type(strategy).__name__} aggregates in a way of its own, and sums of sketches leave only means. Use "
-                "FedAvg here, with algorithm.global_rate and algorithm.global_momentum for the server's step."
+                "FedAvg here, with algorithm.global_momentum or algorithm.server for the server's step."
             )
         self.strategy, self.config = strategy, load_config(config or {"algorithm": {"name": "iterative"}})
         check_app(self.config.algorithm)

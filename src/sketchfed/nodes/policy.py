@@ -63,6 +63,7 @@ PARTS = (
     "partitions",
     "algorithms",
     "combine_rules",
+    "server_optimisers",
     "codecs",
     "sketches",
     "loops",

@@ -18,6 +18,7 @@ from sketchfed.nodes.sizes import memory_of, parameters_of
 from sketchfed.parts import Registry
 from sketchfed.privacy import MECHANISMS
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, SecureSums
+from sketchfed.server_optimisers import SERVER_OPTIMISERS
 from sketchfed.sketches import SKETCHES
 from sketchfed.training import LOOPS, LOSSES, METRICS
 
@@ -29,6 +30,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "partitions": PARTITIONS,
     "algorithms": ALGORITHMS,
     "combine_rules": COMBINE_RULES,
+    "server_optimisers": SERVER_OPTIMISERS,
     "codecs": CODECS,
     "sketches": SKETCHES,
     "loops": LOOPS,
@@ -46,6 +48,7 @@ _PLACES = {
     ("data", "partition"): "partitions",
     ("algorithm", "name"): "algorithms",
     ("algorithm", "combine"): "combine_rules",
+    ("algorithm", "server"): "server_optimisers",
     ("codec", "name"): "codecs",
     ("sketch", "name"): "sketches",
     ("privacy", "name"): "mechanisms",

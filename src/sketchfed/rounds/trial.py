@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import torch
 
-from sketchfed.algorithms import Algorithm, Change, CodecSettings, RoundContext, SketchSettings, State
+from sketchfed.algorithms import Algorithm, Change, CodecSettings, RoundContext, ServerSettings, SketchSettings, State
 from sketchfed.caches import clear_caches
 from sketchfed.codecs import CODECS
 from sketchfed.errors import FaultyPartError, SketchfedError, WireError
 from sketchfed.rounds.stepping import checked_step
 from sketchfed.seeds import PublicSeed
+from sketchfed.server_optimisers import SERVER_OPTIMISERS
 from sketchfed.sketches import SKETCHES
 from sketchfed.wire import Packet, pack, unpack
 
@@ -99,11 +100,13 @@ class _Trial:
 
 
 def _brought(algorithm: Algorithm) -> Iterator[tuple[str, type]]:
-    """The sketch, the codec and the algorithm, as far as they are not built in, each with its kind."""
+    """The sketch, the codec, the server optimiser and the algorithm, as far as they are not built in, each with its kind."""
     for settings in algorithm.tables.values():
         if isinstance(settings, SketchSettings) and settings.name not in SKETCHES.built_in:
             yield "sketch", SKETCHES[settings.name]
         if isinstance(settings, CodecSettings) and settings.name not in CODECS.built_in:
             yield "codec", CODECS[settings.name]
+        if isinstance(settings, ServerSettings) and settings.name not in SERVER_OPTIMISERS.built_in:
+            yield "server optimiser", SERVER_OPTIMISERS[settings.name]
     if not type(algorithm).__module__.startswith("sketchfed."):
         yield "algorithm", type(algorithm)

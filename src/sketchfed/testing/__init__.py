@@ -1,4 +1,4 @@
-"""Conformance suites for your own sketches, codecs, combine rules and algorithms, and tiny federations to try them in.
+"""Conformance suites for your own sketches, codecs, combine rules, server optimisers and algorithms, and tiny federations.
 
 Derive a test class from a suite and name your parts; pytest then runs every check for each of them:
 
@@ -24,6 +24,7 @@ _CHECKS = (
     "codec_vectors",
     "codecs",
     "combine_rules",
+    "server_optimisers",
     "sketches",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _CHECKS))  # before any of them is imported
@@ -34,6 +35,7 @@ from sketchfed.testing.combine_rules import CombineRuleConformance  # noqa: E402
 from sketchfed.testing.federation import Apart, Tap, advanced, federation, weights_of  # noqa: E402
 from sketchfed.testing.odds import mean_interval  # noqa: E402
 from sketchfed.testing.problems import data_of, dense_model, examples  # noqa: E402
+from sketchfed.testing.server_optimisers import ServerOptimiserConformance  # noqa: E402
 from sketchfed.testing.sketches import SketchConformance  # noqa: E402
 from sketchfed.testing.suite import demands  # noqa: E402
 
@@ -42,6 +44,7 @@ __all__ = [
     "Apart",
     "CodecConformance",
     "CombineRuleConformance",
+    "ServerOptimiserConformance",
     "SketchConformance",
     "Tap",
     "advanced",

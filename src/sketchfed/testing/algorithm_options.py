@@ -1,11 +1,13 @@
-"""What every algorithm must do with the options that many algorithms have: server momentum, and sketches of few bits."""
+"""What every algorithm must do with options that many algorithms have: server momentum and optimisers, sketches of few bits."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
-from sketchfed.algorithms import Algorithm, SketchSettings
+from sketchfed.algorithms import Algorithm, ServerSettings, SketchSettings
 from sketchfed.errors import InputError
 from sketchfed.rounds.server import Server
 from sketchfed.testing.algorithm_cases import CLIENTS, AlgorithmSuite, dim, module, started, working
@@ -18,7 +20,7 @@ BITS = 4
 
 
 class AlgorithmOptions(AlgorithmSuite):
-    """Momentum and few bits."""
+    """Momentum, server optimisers and few bits."""
 
     def test_server_momentum_counts_or_is_refused(self, algorithm: Algorithm) -> None:
         """`global_momentum` changes what the second round does, also for clients that missed the first, or it is refused.
@@ -37,6 +39,26 @@ class AlgorithmOptions(AlgorithmSuite):
             advanced(server, 3)
         assert not torch.equal(weights_of(joint), weights_of(still)), f"global_momentum = {MOMENTUM} has no effect in 3 rounds"
         assert torch.equal(weights_of(joint), weights_of(apart)), "clients that missed rounds have lost the velocity"
+
+    def test_server_optimisers_work_or_are_refused(self, algorithm: Algorithm) -> None:
+        """If `own_step` is empty, a server optimiser changes the steps, also after missed rounds. Otherwise it is refused.
+
+        `begin` and `given` must keep the moments of the optimiser, and `stepped` must take all global steps.
+        """
+        adam: dict[str, Any] = {"server_optimiser": ServerSettings(name="adam"), "global_momentum": 0.0}
+        if algorithm.own_step:
+            with pytest.raises(InputError, match=f"algorithm.server = 'adam' .*{re.escape(algorithm.own_step)}"):
+                replace(algorithm, **adam)
+            return
+        rate = working(algorithm).resolved(dim(), CLIENTS, module()).global_rate
+        adaptive = replace(_roomy(algorithm), **adam, global_rate=rate, participation=0.5)
+        joint, apart = started(adaptive), started(adaptive, apart=True, shared_start=False)
+        plain = started(replace(adaptive, server_optimiser=ServerSettings()))
+        for server in (joint, apart, plain):
+            advanced(server, 3)
+        assert joint.state.replica.moments.keys() == {"mean", "square"}
+        assert not torch.equal(weights_of(joint), weights_of(plain)), "algorithm.server = 'adam' has no effect in 3 rounds"
+        assert torch.equal(weights_of(joint), weights_of(apart)), "clients that missed rounds have lost the moments"
 
     @only(lambda suite, algorithm: isinstance(getattr(algorithm, "sketch", None), SketchSettings))
     def test_a_sketch_of_few_bits_is_sent_in_fewer_bytes_or_is_refused(self, algorithm: Algorithm) -> None:

@@ -79,8 +79,8 @@ class OnlyHeard(Knowledge[Known]):
 
 
 def mean_change(algorithm: Algorithm, before: Replica, after: Replica) -> Tensor | None:
-    """The mean change of a server that moves by rate·mean. None with momentum, or if a model in between was missed."""
-    if after.round != before.round + 1 or algorithm.global_momentum:
+    """The mean change of a server that moves by rate·mean. None if it moves otherwise, or if a model in between was missed."""
+    if after.round != before.round + 1 or not algorithm.moves_by_mean:
         return None
     return (after.weights - before.weights) / algorithm.rate_at(before.round)
 

@@ -18,7 +18,7 @@ class DbclKnowledge(Knowledge[Dbcl]):
         """DBCL broadcasts whole (sketched) models, no updates."""
 
     def between(self, before: Replica, after: Replica, seed: PublicSeed) -> Heard | None:
-        if after.round != before.round + 1 or self.algorithm.global_momentum:
+        if after.round != before.round + 1 or not self.algorithm.moves_by_mean:
             return None
         forms = [self.algorithm.given(seed, replica.round).sketch for replica in (before, after)]
         old, new = (form.seen.views(replica.weights) for form, replica in zip(forms, (before, after), strict=True))

@@ -56,7 +56,7 @@ class Iterative(Algorithm):
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
         self._codec(dim)  # raises an error now if the settings are impossible
         rate = 1.0 if self.form == "projection" else default_global_rate(self.sketch.size_for(dim) / dim)
-        return replace(self, sketch=self.sketch.completed(), global_rate=self._rate(rate))
+        return replace(self, sketch=self.sketch.completed(), global_rate=self.resolved_rate(rate))
 
     def given(self, seed: PublicSeed, index: int) -> WholeModel:
         return WholeModel(self.carried)

@@ -10,7 +10,8 @@ from federation import SEED, advanced, data_of, federation, weights_of
 from problems import dense_model
 from sketchfed.algorithms import Change, Dbcl, FedAvg, FetchSgd, Iterative, PrivateIterative, RoundContext, default_global_rate
 from sketchfed.algorithms.blocks import shared
-from sketchfed.algorithms.settings import CodecSettings, CombineSettings, SketchSettings
+from sketchfed.algorithms.chosen import CombineSettings
+from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.codecs import BlockedSketchCodec, SketchCodec
 from sketchfed.config import load_config
 from sketchfed.errors import InputError, UnknownNameError

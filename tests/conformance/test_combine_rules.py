@@ -10,7 +10,16 @@ from third_party import Scratch
 
 from federation import advanced, federation, weights_of
 from pairs import thinned
-from sketchfed.algorithms import ALGORITHMS, CodecSettings, CombineSettings, FedAvg, Iterative, SketchSettings, SubspaceSettings
+from sketchfed.algorithms import (
+    ALGORITHMS,
+    CodecSettings,
+    CombineSettings,
+    FedAvg,
+    Iterative,
+    ServerSettings,
+    SketchSettings,
+    SubspaceSettings,
+)
 from sketchfed.codecs import CODECS
 from sketchfed.combining import COMBINE_RULES, CenteredClipping, Krum, TrimmedMean
 from sketchfed.errors import InputError
@@ -29,6 +38,8 @@ ALL = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items()}
     **{f"codec {name}": FedAvg(codec=CodecSettings(name=name)) for name in ("qsgd", "sign", "eden", "correlated")},
     "error feedback": FedAvg(codec=CodecSettings(name="top_k", size=20), error_feedback=True),
     "prediction": FedAvg(codec=CodecSettings(name="rand_k", size=20), prediction=True),
+    "server optimiser, codec": FedAvg(codec=CodecSettings(name="top_k", size=20), server_optimiser=ServerSettings(name="yogi")),
+    "server optimiser, sketch": Iterative(sketch=SketchSettings(ratio=0.5), server_optimiser=ServerSettings(name="adam")),
 }
 ROBUST = [name for name in COMBINE_RULES if name != "mean"]
 

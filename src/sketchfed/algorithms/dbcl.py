@@ -84,7 +84,7 @@ class Dbcl(Algorithm):
         structure = self._structure
         if module is not None:
             structure = structure_of(module, exclude=self.exclude, output=self.output, biases=self.biases)
-        return replace(self, sketch=self.sketch.completed(), global_rate=self._rate(1.0), _structure=structure)
+        return replace(self, sketch=self.sketch.completed(), global_rate=self.resolved_rate(1.0), _structure=structure)
 
     def begin(self, weights: Tensor) -> State:
         state = super().begin(weights.clone())

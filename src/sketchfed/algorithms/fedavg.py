@@ -28,12 +28,11 @@ class FedAvg(Algorithm):
     """Clients train from the server's weights and send the change. The server moves by the mean change.
 
     Paper: McMahan et al. 2017, Alg. 1, with the server step of Reddi et al. 2021 (`global_rate`, `global_momentum`,
-    `server_optimiser`). The mean
-    gives each client the same weight, as in Song et al. 2023. McMahan et al. weight clients by their number of examples. With
-    `error_feedback`, a client adds the error of its last packet to its next update (Seide et al. 2014; Karimireddy et al.
-    2019). The error must be smaller than the update, or it grows from round to round. The error of an unbiased sketch is about
-    dim/size times as large, so the sketch is used as the projection (size/dim)·RᵀR. `Codec.shrinkage` does the same for other
-    codecs.
+    `server_optimiser`). The mean gives each client the same weight, as in Song et al. 2023. McMahan et al. weight clients by
+    their number of examples. With `error_feedback`, a client adds the error of its last packet to its next update (Seide et al.
+    2014; Karimireddy et al. 2019). The error must be smaller than the update, or it grows from round to round. The error of an
+    unbiased sketch is about dim/size times as large, so the sketch is used as the projection (size/dim)·RᵀR. `Codec.shrinkage`
+    does the same for other codecs.
 
     With `prediction`, clients send the difference between their change and a prediction p, which the server sends with the
     model, and the server adds p back. This is Rand-k-Temporal of Jhunjhunwala et al. 2021 for any codec. p is the last decoded
@@ -76,7 +75,7 @@ class FedAvg(Algorithm):
         planned = replace(self, codec=codec_settings, sketch=sketch)
         codec = planned._codec(dim)
         rate = default_global_rate(codec.shrinkage) if codec.unbiased and not self.error_feedback else 1.0
-        return replace(planned, global_rate=self._rate(rate))
+        return replace(planned, global_rate=self.resolved_rate(rate))
 
     def begin(self, weights: Tensor) -> State:
         state = super().begin(weights)

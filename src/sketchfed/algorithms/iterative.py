@@ -63,7 +63,7 @@ class Iterative(Algorithm):
         sketch = self.sketch.completed(module)
         codec = sketch.codec(dim)  # raises an error now if the settings are impossible
         rate = 1.0 if self.form == "projection" else default_global_rate(codec.share)
-        return replace(self, sketch=sketch, global_rate=self._rate(rate))
+        return replace(self, sketch=sketch, global_rate=self.resolved_rate(rate))
 
     def given(self, seed: PublicSeed, index: int) -> WholeModel:
         return WholeModel(self.carried)

@@ -114,7 +114,7 @@ class RoundSettings:
             raise InputError("algorithm.global_rate has no value yet. Set it, or call resolved(dim) first.")
         return self.global_rate * (1 - (1 - self.final_rate) * min(1.0, index / max(1, self.rounds - 1)))
 
-    def _rate(self, plain: float) -> float:
+    def resolved_rate(self, plain: float) -> float:
         """The rate that is set, or that of the server optimiser, or else `plain`, as suits a step without momentum."""
         usual = self.server_optimiser.optimiser().default_rate
         return self.global_rate or usual or plain * (1 - self.global_momentum)

@@ -7,6 +7,7 @@ from sketchfed.training.base import Examples, LiveExamples, LocalWork, Score, Tr
 from sketchfed.training.losses import LOSSES, Loss, loss_named
 from sketchfed.training.metrics import METRICS, Metric
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
+from sketchfed.training.stack import StackTrainer, stacked_layers
 from sketchfed.training.threads import one_thread
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Metric",
     "PerceptronTrainer",
     "Score",
+    "StackTrainer",
     "Trainer",
     "make_trainer",
     "one_thread",
@@ -27,8 +29,13 @@ __all__ = [
 
 
 def make_trainer(module: nn.Module, loss: str | Loss) -> Trainer:
-    """Return the fastest trainer for a module: a hand-written one for dense layers, and autograd for everything else."""
+    """Return the fastest trainer for a module: hand-written ones for dense layers and for stacks of convolutions, autograd for
+    everything else.
+    """
     function = loss_named(loss)
-    if loss in ("cross_entropy", "squares") and dense_layers(module) is not None:
-        return PerceptronTrainer(module, function)
+    if loss in ("cross_entropy", "squares"):
+        if dense_layers(module) is not None:
+            return PerceptronTrainer(module, function)
+        if stacked_layers(module) is not None:
+            return StackTrainer(module, function)
     return AutogradTrainer(module, function)

@@ -65,7 +65,6 @@ def _fold(windows, stride, padding, out):
 
 @kernel
 def _largest(x, side, out, places):
-    """The largest number of each window of side × side, and its place in the window: the first, if there are several."""
     planes, rows, columns = out.shape
     for p in range(planes):
         for row in range(rows):
@@ -76,22 +75,53 @@ def _largest(x, side, out, places):
             for k in range(1, side * side):
                 line, shift = x[p, row * side + k // side], k % side
                 for j in range(columns):
-                    value = line[j * side + shift]
-                    if not value <= best[j]:
-                        best[j] = value
+                    if line[j * side + shift] > best[j]:
+                        best[j] = line[j * side + shift]
                         place[j] = k
 
 
 @kernel
+def _largest_of_four(x, out, places):
+    """For the usual side of two, without branches, which nobody could predict."""
+    planes, rows, columns = out.shape
+    for p in range(planes):
+        for row in range(rows):
+            upper, lower, best, place = x[p, 2 * row], x[p, 2 * row + 1], out[p, row], places[p, row]
+            for j in range(columns):
+                right, low_right = upper[2 * j + 1] > upper[2 * j], lower[2 * j + 1] > lower[2 * j]
+                high = upper[2 * j + 1] if right else upper[2 * j]
+                low = lower[2 * j + 1] if low_right else lower[2 * j]
+                beneath = low > high
+                best[j] = low if beneath else high
+                place[j] = np.int32(2 + low_right) if beneath else np.int32(right)
+
+
+@kernel
 def _spread(delta, places, side, out):
-    """Put each number at its place in its window, and zeros elsewhere."""
     planes, rows, columns = delta.shape
     out[:] = 0
     for p in range(planes):
         for row in range(rows):
             for j in range(columns):
-                k = np.int64(places[p, row, j])
+                k = places[p, row, j]
                 out[p, row * side + k // side, j * side + k % side] = delta[p, row, j]
+
+
+@kernel
+def _spread_to_four(delta, places, out):
+    planes, rows, columns = delta.shape
+    zero = delta.dtype.type(0)
+    if out.shape[1] > 2 * rows or out.shape[2] > 2 * columns:
+        out[:] = 0
+    for p in range(planes):
+        for row in range(rows):
+            numbers, place, upper, lower = delta[p, row], places[p, row], out[p, 2 * row], out[p, 2 * row + 1]
+            for j in range(columns):
+                number, k = numbers[j], place[j]
+                upper[2 * j] = number if k == 0 else zero
+                upper[2 * j + 1] = number if k == 1 else zero
+                lower[2 * j] = number if k == 2 else zero
+                lower[2 * j + 1] = number if k == 3 else zero
 
 
 def windows(x: Tensor, size: tuple[int, int], stride: int, padding: int) -> Tensor:
@@ -111,16 +141,27 @@ def summed(found: Tensor, shape: tuple[int, ...], stride: int, padding: int) -> 
 
 
 def largest(x: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """The largest number of each window, for windows that do not overlap, and its place in the window."""
+    """The largest number of each window, for windows that do not overlap, and its place in it: the first, if there are several.
+
+    Lines and columns that fill no window are left out.
+    """
     channels, batch, height, width = x.shape
     out = x.new_empty(channels, batch, height // side, width // side)
-    places = torch.empty(out.shape, dtype=torch.uint8)
-    _largest(*(t.view(-1, *t.shape[2:]).numpy() for t in (x,)), side, *(t.view(-1, *t.shape[2:]).numpy() for t in (out, places)))
+    places = torch.empty(out.shape, dtype=torch.int32)
+    planes = [t.view(-1, *t.shape[2:]).numpy() for t in (x, out, places)]
+    if side == 2:
+        _largest_of_four(*planes)
+    else:
+        _largest(planes[0], side, *planes[1:])
     return out, places
 
 
 def spread(delta: Tensor, places: Tensor, side: int, shape: tuple[int, ...]) -> Tensor:
-    """Put each number at its place in its window: the transpose of `largest`."""
+    """Put each number at its place in its window, and zeros elsewhere: the transpose of `largest`."""
     out = delta.new_empty(shape)
-    _spread(*(t.view(-1, *t.shape[2:]).numpy() for t in (delta, places)), side, out.view(-1, *shape[2:]).numpy())
+    planes = [t.view(-1, *t.shape[2:]).numpy() for t in (delta, places, out)]
+    if side == 2:
+        _spread_to_four(*planes)
+    else:
+        _spread(planes[0], planes[1], side, planes[2])
     return out

@@ -24,7 +24,6 @@ from sketchfed.training.fit import fitting_loss
 from sketchfed.training.losses import Loss
 from sketchfed.vectors import Layout
 
-
 LEAST_COMPILED = 2**15
 """The kernel trains models with at least this many weights. Smaller ones keep the steps, and so the bits, of version 0.1."""
 MOST_TOGETHER = 32

@@ -4,6 +4,7 @@ Small networks on small batches spend most of a step outside the arithmetic: in 
 a convolution is one matrix product over all windows of a batch, and the product that computes a gradient also takes the step.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -20,8 +21,8 @@ from sketchfed.training.base import Examples, LocalWork, batches
 from sketchfed.training.losses import Loss
 from sketchfed.vectors import Layout
 
-MOST_PLACES = 32
-"""The largest side of a pooling window: places in it fit 8 bits."""
+MOST_WINDOWS = 2**16
+"""The largest number of window entries per example and layer. With more, torch's own convolutions are faster."""
 
 
 class Pass(NamedTuple):
@@ -42,6 +43,8 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Convolution:
+    """A matrix product over all windows of a batch."""
+
     weight: Tensor
     bias: Tensor | None
     stride: int
@@ -69,6 +72,8 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Dense:
+    """A matrix and a bias."""
+
     weight: Tensor
     bias: Tensor | None
 
@@ -84,6 +89,8 @@ class Dense:
 
 
 class Rectifier:
+    """ReLU."""
+
     def forward(self, x: Tensor) -> Pass:
         outputs = x.relu()
         return Pass(outputs, outputs)
@@ -94,6 +101,8 @@ class Rectifier:
 
 @dataclass(frozen=True)
 class MaxPooling:
+    """The largest number of each window."""
+
     side: int
 
     def forward(self, x: Tensor) -> Pass:
@@ -107,6 +116,8 @@ class MaxPooling:
 
 @dataclass(frozen=True)
 class AveragePooling:
+    """The mean of each window."""
+
     side: int
 
     def forward(self, x: Tensor) -> Pass:
@@ -121,6 +132,8 @@ class AveragePooling:
 
 
 class Flattening:
+    """One row for each example, in the order of torch."""
+
     def forward(self, x: Tensor) -> Pass:
         return Pass(x.transpose(0, 1).flatten(1), x.shape)
 
@@ -183,9 +196,23 @@ class StackTrainer(AutogradTrainer):
         self._layout = Layout.of(self._module)
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        if work.momentum or work.decay or not on_cpu(weights):
+        if work.momentum or work.decay or not on_cpu(weights) or not self._small(examples.x.shape[2:]):
             return super().train(weights, examples, work, seed)
         return self._stepped(weights, examples, work, seed)
+
+    def _small(self, sides: tuple[int, ...]) -> bool:
+        """Whether the windows of each convolution are few, for images of these sides."""
+        for layer in self._layers:
+            if isinstance(layer, nn.Flatten):
+                break
+            if isinstance(layer, nn.Conv2d):
+                spare = zip(sides, layer.padding, layer.kernel_size, strict=True)
+                sides = tuple((side + 2 * int(padding) - size) // layer.stride[0] + 1 for side, padding, size in spare)
+                if layer.in_channels * math.prod(layer.kernel_size) * math.prod(sides) > MOST_WINDOWS:
+                    return False
+            elif isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
+                sides = tuple(side // int(layer.kernel_size) for side in sides)  # type: ignore[arg-type]
+        return True
 
     @torch.no_grad()
     def _stepped(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
@@ -206,9 +233,7 @@ class StackTrainer(AutogradTrainer):
         """The derivatives of each example's own loss by the outputs."""
         if not self._softmax:
             return outputs - targets
-        residual = torch.softmax(outputs, 1)
-        residual[torch.arange(len(targets)), targets] -= 1
-        return residual
+        return torch.softmax(outputs, 1).sub_(functional.one_hot(targets, outputs.shape[1]))
 
     def _steps(self, flat: Tensor) -> list[Step]:
         """The passes of all layers, with their parameters as views of a flat vector.

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from work import data, local_epoch  # type: ignore[import-not-found]  # noqa: E402  # not as part of sketchfed_lab: see above
+from work import data, local_epoch  # type: ignore[import-not-found]  # not as part of sketchfed_lab: see above
 
 CLIENTS, PARTICIPANTS, BATCH = 100, 10, 10
 SKIPPED = 2
@@ -68,7 +68,10 @@ class Block(nn.Module):
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.first, self.second = (
+            nn.Conv2d(before, after, 3, stride, 1, bias=False),
+            nn.Conv2d(after, after, 3, 1, 1, bias=False),
+        )
         self.first_norm, self.second_norm = nn.GroupNorm(4, after), nn.GroupNorm(4, after)
         self.shortcut = nn.Identity() if before == after else nn.Conv2d(before, after, 1, stride, bias=False)
 
@@ -132,7 +135,13 @@ def ours(cell: Cell, rounds: int, clock: Clock, *, algorithm: str) -> None:
     from sketchfed import run
 
     logging.getLogger("sketchfed").setLevel(logging.ERROR)
-    asked = {"name": algorithm, "rounds": rounds, "participation": PARTICIPANTS / CLIENTS, "batch": BATCH, "local_rate": cell.rate}
+    asked = {
+        "name": algorithm,
+        "rounds": rounds,
+        "participation": PARTICIPANTS / CLIENTS,
+        "batch": BATCH,
+        "local_rate": cell.rate,
+    }
     config = {"algorithm": asked, "engine": {"workers": 1, "evaluate_every": rounds}}
     if algorithm == "iterative":
         config["sketch"] = {"ratio": 0.01}

@@ -5,7 +5,6 @@ gradient also takes the step, W ← W − rate·δᵀx. Gradients are never stor
 its steps. This is three times faster than autograd for 784-200-200-10 with batches of ten.
 """
 
-from copy import deepcopy
 from typing import NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from sketchfed.training.base import Examples, LiveExamples, LocalWork, Trainer, 
 from sketchfed.training.blind import Latest
 from sketchfed.training.fit import fitting_loss
 from sketchfed.training.losses import Loss
-from sketchfed.vectors import Layout
+from sketchfed.vectors import Layout, hollow
 
 LEAST_COMPILED = 2**15
 """The kernel trains models with at least this many weights. Smaller ones keep the steps, and so the bits, of version 0.1."""
@@ -74,7 +73,7 @@ class PerceptronTrainer:
         self._layout = Layout.of(module) if form is None else form.seen
         self.dim = self._layout.dim
         self._softmax = loss is functional.cross_entropy
-        self._module, self._loss, self._form = deepcopy(module), loss, form
+        self._module, self._loss, self._form = hollow(module), loss, form
         self._loads = None if form is None else form.loads
         if form is not None and self._loads is None:
             raise InputError("steps through these sketches mix buckets, so they need autograd. Use AutogradTrainer.")

@@ -85,10 +85,15 @@ class Algorithm(RoundSettings, ABC):
         raise WireError(f"algorithm '{self.name}' broadcasts whole models, but a packet of kind '{update.kind}' arrived.")
 
 
-def stepped(settings: RoundSettings, replica: Replica, direction: Tensor) -> Replica:
-    """Take one global step: v ← momentum·v + direction, w ← w + rate·v."""
+def stepped(settings: RoundSettings, replica: Replica, direction: Tensor, *, overwrite: bool = False) -> Replica:
+    """Take one global step: v ← momentum·v + direction, w ← w + rate·v.
+
+    With `overwrite`, the memory of `direction` may hold the new weights, so it must be the caller's own.
+    """
     velocity = None
     if replica.velocity is not None:
         direction = velocity = settings.global_momentum * replica.velocity + direction
-    weights = replica.weights + direction * settings.rate_at(replica.round)  # not fused: every processor gets the same bits
+    rate = settings.rate_at(replica.round)
+    moved = direction.mul_(rate) if overwrite and velocity is None else direction * rate
+    weights = moved.add_(replica.weights)  # not fused: every processor gets the same bits
     return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity)

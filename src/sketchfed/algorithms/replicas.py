@@ -61,8 +61,8 @@ def _subspace(tensors: dict[str, Tensor], moments: Mapping[str, Tensor]) -> Subs
 def followed(replica: Replica, settings: object, seed: PublicSeed, said: Tensor, step: Callable[[], Replica]) -> Replica:
     """Return the result of `step`, which follows the update `said` from this replica, or the same result from before.
 
-    The server and the clients of one process begin a round with the same object and follow the same bytes. Then they end it with the
-    same object too, which saves a step and the memory of a replica. It is kept only as long as somebody else holds it.
+    The server and the clients of one process begin a round with the same object and follow the same bytes. Then they end it
+    with the same object too, which saves a step and the memory of a replica. It is kept only as long as somebody else holds it.
     """
     key = (settings, seed, sha256(said.numpy()).digest())  # type: ignore[arg-type]
     known = replica.__dict__.get("_followed")

@@ -214,8 +214,7 @@ _JOINED = 512  # elements of each piece that are joined at a time: 16 KiB of flo
 def sampled_transform_of_pieces(x, length, words, rows, work, out):
     """out ← S·H·D·pad(x)/√rows for every row of x, with working memory for one piece and for `rows` numbers of each.
 
-    The numbers are those of `sampled_transform` to the last bit. What is transformed stays small, because only sampled rows of a
-    piece are kept.
+    The numbers are those of `sampled_transform` to the last bit. Of each piece only the sampled rows are kept.
     """
     size = rows.size
     piece_log = log_of(2 * length - 1) - PIECES_LOG

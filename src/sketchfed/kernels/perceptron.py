@@ -1,7 +1,7 @@
 """Steps of SGD on dense layers with ReLU, a whole epoch in one call.
 
-A batch of ten is too small for a BLAS: calls, and passes over short vectors, then cost as much as the products. Each number is one
-sequence of products and sums, so weights depend neither on the processor nor on its BLAS.
+A batch of ten is too small for a BLAS: calls, and passes over short vectors, then cost as much as the products. Sums have one
+order, so the weights depend neither on the number of threads nor on a BLAS.
 """
 
 import math

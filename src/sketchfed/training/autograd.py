@@ -158,7 +158,7 @@ class AutogradTrainer:
 
     @contextmanager
     def _holding(self, weights: Tensor) -> Iterator[nn.Module]:
-        """This thread's module with these weights. It may write to them, and forgets them at the end."""
+        """The thread's own module with these weights. It may write to them, and forgets them at the end."""
         module = self._copy()
         adopt(module, weights)
         try:

@@ -1,7 +1,7 @@
 """Training of stacks of convolutions, pooling and dense layers, with a hand-written backward pass.
 
-Small networks on small batches spend most of a step outside the arithmetic: in autograd, in preparing convolutions, in pooling. Here
-a convolution is one matrix product over all windows of a batch, and the product that computes a gradient also takes the step.
+Small networks on small batches spend most of a step outside the arithmetic: in autograd, in preparing convolutions, in pooling.
+Here a convolution is one matrix product over all windows of a batch, and the product that computes a gradient also takes the step.
 """
 
 import math

@@ -1,8 +1,8 @@
 """The work that `models.py` times: rounds of federated averaging of some models, by one side, in a process of its own.
 
-`python model_cells.py SIDE PLAN` does one round for each line of its input, and answers with a line of JSON: the cell, and the CPU
-seconds of the round. The side 'pfl' runs under a Python that has pfl-research and not sketchfed, so this file imports nothing of
-sketchfed unless the side is ours.
+`python model_cells.py SIDE PLAN` does one round for each line of its input, and answers with a line of JSON: the cell, and
+the CPU seconds of the round. The side of pfl-research runs under a Python that has no sketchfed, so this file imports nothing
+of it unless the side is ours.
 """
 
 import gc
@@ -11,8 +11,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -167,7 +166,6 @@ def loop(cell: Cell, rounds: int, clock: Clock, *, fused: bool) -> None:
 
 def pfl(cell: Cell, rounds: int, clock: Clock) -> None:
     """pfl-research: its own FedAvg, simulated in this process. It does not shuffle a client's batches."""
-    import numpy as np
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -175,24 +173,19 @@ def pfl(cell: Cell, rounds: int, clock: Clock) -> None:
     from pfl.data.federated_dataset import FederatedDataset
     from pfl.data.pytorch import PyTorchTensorDataset
     from pfl.hyperparam import NNTrainHyperParams
+    from pfl.metrics import Metrics
     from pfl.model.pytorch import PyTorchModel
 
     class Ticking(TrainingProcessCallback):  # type: ignore[misc]
         def after_central_iteration(self, *_: object, **__: object) -> tuple[bool, object]:
             clock()
-            return False, self._nothing
-
-        @property
-        def _nothing(self) -> object:
-            from pfl.metrics import Metrics
-
-            return Metrics()
+            return False, Metrics()
 
     module = cell.make()
     module.loss = lambda x, y: functional.cross_entropy(module.train()(x), y)  # type: ignore[assignment]
     module.metrics = lambda x, y: {}  # type: ignore[assignment]
     kept = [PyTorchTensorDataset(list(share)) for share in shares(cell)]
-    users = FederatedDataset(lambda number: kept[number], lambda: int(np.random.randint(CLIENTS)))
+    users = FederatedDataset(lambda number: kept[number], lambda: random.randrange(CLIENTS))
     model = PyTorchModel(module, partial(torch.optim.SGD, lr=cell.rate), torch.optim.SGD(module.parameters(), lr=1.0))
     FederatedAveraging().run(
         NNAlgorithmParams(rounds, rounds, PARTICIPANTS, None),
@@ -213,19 +206,13 @@ SIDES: dict[str, Callable[[Cell, int, Clock], None]] = {
 }
 
 
-def chosen(names: list[str]) -> Iterator[tuple[str, Cell]]:
-    yield from ((name, CELLS[name]) for name in names or CELLS)
-
-
 def main(side: str, plan: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(7)
     random.seed(7)
     gc.disable()
-    for name, cell in chosen(plan["cells"]):
-        clock = Clock(name, plan["rounds"])
-        with suppress(StopIteration):
-            SIDES[side](cell, SKIPPED + plan["rounds"] + 1, clock)
+    for name in plan["cells"]:
+        SIDES[side](CELLS[name], SKIPPED + plan["rounds"] + 1, Clock(name, plan["rounds"]))
         gc.collect()
 
 

@@ -2,7 +2,7 @@
 
 For small batches, autograd spends more time on bookkeeping than on arithmetic. Here the matrix product that computes the
 gradient also takes the step, W ← W − rate·δᵀx. Gradients are never stored, and a client's weights stay in the cache for all
-its steps. This is three times faster than autograd for 784-200-200-10 with batches of ten.
+its steps. A kernel takes the steps of plain SGD. `sketchfed bench models` measures it.
 """
 
 from typing import NamedTuple
@@ -216,7 +216,7 @@ class PerceptronTrainer:
         """
         sketch = self._sketches[index]
         delta = delta if sketch is None else sketch.adjoint(delta)
-        return torch.ops.aten.threshold_backward(delta, units, 0)
+        return torch.ops.aten.threshold_backward(delta, units, 0)  # type: ignore[no-any-return]
 
     def _layers(self, flat: Tensor) -> list["_Dense"]:
         """The layers, with their parameters as views of a flat vector."""

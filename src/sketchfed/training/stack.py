@@ -1,7 +1,7 @@
 """Training of stacks of convolutions, pooling and dense layers, with a hand-written backward pass.
 
 Small networks on small batches spend most of a step outside the arithmetic: in autograd, in preparing convolutions, in pooling.
-Here a convolution is one matrix product over all windows of a batch, and the product that computes a gradient also takes the step.
+Here a convolution is one matrix product over all windows of a batch, and the product that makes a gradient also takes the step.
 """
 
 import math
@@ -206,8 +206,9 @@ class StackTrainer(AutogradTrainer):
             if isinstance(layer, nn.Flatten):
                 break
             if isinstance(layer, nn.Conv2d):
-                spare = zip(sides, layer.padding, layer.kernel_size, strict=True)
-                sides = tuple((side + 2 * int(padding) - size) // layer.stride[0] + 1 for side, padding, size in spare)
+                spare = 2 * int(layer.padding[0])
+                sizes = zip(sides, layer.kernel_size, strict=True)
+                sides = tuple((side + spare - size) // layer.stride[0] + 1 for side, size in sizes)
                 if layer.in_channels * math.prod(layer.kernel_size) * math.prod(sides) > MOST_WINDOWS:
                     return False
             elif isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):

@@ -166,15 +166,15 @@ def loop(cell: Cell, rounds: int, clock: Clock, *, fused: bool) -> None:
 
 def pfl(cell: Cell, rounds: int, clock: Clock) -> None:
     """pfl-research: its own FedAvg, simulated in this process. It does not shuffle a client's batches."""
-    from pfl.aggregate.simulate import SimulatedBackend
-    from pfl.algorithm.base import NNAlgorithmParams
-    from pfl.algorithm.federated_averaging import FederatedAveraging
-    from pfl.callback.base import TrainingProcessCallback
-    from pfl.data.federated_dataset import FederatedDataset
-    from pfl.data.pytorch import PyTorchTensorDataset
-    from pfl.hyperparam import NNTrainHyperParams
-    from pfl.metrics import Metrics
-    from pfl.model.pytorch import PyTorchModel
+    from pfl.aggregate.simulate import SimulatedBackend  # type: ignore[import-not-found]
+    from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import-not-found]
+    from pfl.algorithm.federated_averaging import FederatedAveraging  # type: ignore[import-not-found]
+    from pfl.callback.base import TrainingProcessCallback  # type: ignore[import-not-found]
+    from pfl.data.federated_dataset import FederatedDataset  # type: ignore[import-not-found]
+    from pfl.data.pytorch import PyTorchTensorDataset  # type: ignore[import-not-found]
+    from pfl.hyperparam import NNTrainHyperParams  # type: ignore[import-not-found]
+    from pfl.metrics import Metrics  # type: ignore[import-not-found]
+    from pfl.model.pytorch import PyTorchModel  # type: ignore[import-not-found]
 
     class Ticking(TrainingProcessCallback):  # type: ignore[misc]
         def after_central_iteration(self, *_: object, **__: object) -> tuple[bool, object]:

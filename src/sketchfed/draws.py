@@ -22,6 +22,7 @@ from sketchfed.seeds import PublicSeed
 __all__ = ["normals", "permutation", "subset", "uniform"]
 
 _MOST = 2**31 - 1
+_CHUNK = 2**20
 
 
 def permutation(seed: PublicSeed, count: int) -> Tensor:
@@ -52,9 +53,12 @@ def normals(seed: PublicSeed, count: int, *, rows: Tensor | None = None) -> Tens
 def uniform(seed: PublicSeed, shape: Sequence[int], *, bound: float) -> Tensor:
     """Independent numbers from −bound to bound, float32: midpoints of 2^24 equal intervals, exact before they are scaled."""
     count = prod(shape)
-    words = philox.words(seed.stream, count)[:count] >> np.uint32(8)
-    centred = (words.astype(np.float64) + 0.5) * 2.0**-23 - 1
-    return torch.from_numpy((bound * centred).astype(np.float32)).reshape(tuple(shape))
+    words = philox.words(seed.stream, count)[:count]
+    out = words.view(np.float32)  # in the memory of the words, some at a time: a layer may fill most of it
+    for start in range(0, count, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        out[part] = bound * (((words[part] >> np.uint32(8)).astype(np.float64) + 0.5) * 2.0**-23 - 1)
+    return torch.from_numpy(out).reshape(tuple(shape))
 
 
 def _check(name: str, value: int, *, most: int) -> None:

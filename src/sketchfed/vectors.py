@@ -1,6 +1,7 @@
 """A module's trainable parameters as one flat vector, and back."""
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,9 @@ from sketchfed.errors import InputError
 __all__ = [
     "Layout",
     "adopt",
+    "emptied",
     "flatten",
+    "hollow",
     "load",
     "trainable",
 ]
@@ -69,3 +72,24 @@ def adopt(module: nn.Module, flat: Tensor) -> None:
     views = Layout.of(module).views(flat)
     for name, parameter in trainable(module).items():
         parameter.data = views[name]
+
+
+def hollow(module: nn.Module) -> nn.Module:
+    """A copy of a module whose trainable parameters take no memory. `adopt` gives them weights.
+
+    Their shapes are right, and all their numbers are zero. Until they are adopted, nothing may write to them.
+    """
+    plain = [parameter for parameter in trainable(module).values() if type(parameter) is nn.Parameter]
+    return deepcopy(module, {id(parameter): nn.Parameter(_nothing(parameter)) for parameter in plain})
+
+
+def emptied(module: nn.Module) -> None:
+    """Let go of the memory that a module adopted."""
+    for parameter in trainable(module).values():
+        parameter.grad = None
+        parameter.data = _nothing(parameter)
+
+
+def _nothing(parameter: nn.Parameter) -> Tensor:
+    """One zero, seen as a tensor of the parameter's shape."""
+    return parameter.detach().new_zeros(()).expand(parameter.shape)

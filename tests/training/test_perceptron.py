@@ -1,6 +1,7 @@
 """The trainer for dense layers does what autograd and torch.optim.SGD do, and takes nothing else for its own."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from torch import nn
 
 from problems import SEED, by_torch, dense_model, examples
 from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.seeds import PublicSeed
 from sketchfed.training import LOSSES, AutogradTrainer, LocalWork, PerceptronTrainer, Turn, make_trainer
+from sketchfed.training.perceptron import LEAST_COMPILED
 from sketchfed.vectors import flatten, load
 
 MODELS = {
@@ -171,3 +174,36 @@ def test_data_that_does_not_fit_is_refused_before_training(loss, data):
     trainer.check(examples(loss=loss))
     with pytest.raises(InputError, match=r"cannot be trained on examples of shape \(\d,\): |outputs have shape \(23, 4\) and"):
         trainer.check(data)
+
+
+WIDE = {"mlp, wide": [300, 70], "mlp, odd": [203, 101], "mlp, one hidden layer": [517]}
+
+
+@pytest.mark.parametrize("work", ["one step", "five steps", "batches, ragged", "batches of one", "steps in batches"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", WIDE)
+def test_the_kernel_for_larger_models_trains_as_autograd_does(name, loss, work):
+    module = nn.Sequential(*_layers(101, *WIDE[name], 4))
+    data, weights = examples(23, shape=(101,), loss=loss), flatten(module)
+    data = data._replace(x=data.x / 5)
+    fast, slow = make_trainer(module, loss), AutogradTrainer(module, LOSSES[loss])
+    assert fast.dim >= LEAST_COMPILED
+    before = weights.clone()
+    trained = fast.train(weights, data, WORK[work], SEED)
+    assert torch.equal(weights, before)
+    assert (trained - weights).norm() > 1e-2, "nothing was learned, so nothing was compared"
+    assert torch.allclose(trained, slow.train(weights, data, WORK[work], SEED), rtol=0, atol=1e-5)
+
+
+def test_the_kernel_comes_to_the_same_bits_in_any_number_of_threads():
+    module, data = nn.Sequential(*_layers(101, 300, 70, 4)), examples(23, shape=(101,))
+    trainer, weights, work = make_trainer(module, "cross_entropy"), flatten(module), LocalWork(rate=0.1, batch=5)
+    alone = [trainer.train(weights, data, work, PublicSeed(seed)) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda seed: trainer.train(weights, data, work, PublicSeed(seed)), range(4)))
+    assert all(map(torch.equal, alone, together))
+
+
+def _layers(*widths: int) -> list[nn.Module]:
+    torch.manual_seed(5)
+    return [layer for i, o in pairwise(widths) for layer in (nn.Linear(i, o), nn.ReLU())][:-1]

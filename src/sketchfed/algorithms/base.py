@@ -86,12 +86,17 @@ class Algorithm(RoundSettings, ABC):
         raise WireError(f"algorithm '{self.name}' broadcasts whole models, but a packet of kind '{update.kind}' arrived.")
 
 
-def stepped(settings: RoundSettings, replica: Replica, direction: Tensor) -> Replica:
-    """Take one global step: v ← momentum·v + direction, w ← w + rate·v. A server optimiser makes another v of the direction."""
-    velocity, moments = None, replica.moments
+def stepped(settings: RoundSettings, replica: Replica, direction: Tensor, *, overwrite: bool = False) -> Replica:
+    """Take one global step: v ← momentum·v + direction, w ← w + rate·v. A server optimiser makes another v of the direction.
+
+    With `overwrite`, the memory of `direction` may hold the new weights, so it must be the caller's own.
+    """
+    velocity, moments, usual = None, replica.moments, settings.server_optimiser.usual
     if replica.velocity is not None:
         direction = velocity = settings.global_momentum * replica.velocity + direction
-    if not settings.server_optimiser.usual:
+    if not usual:
         direction, moments = settings.server_optimiser.optimiser().step(direction, moments)
-    weights = replica.weights + direction * settings.rate_at(replica.round)  # not fused: every processor gets the same bits
+    rate = settings.rate_at(replica.round)
+    moved = direction.mul_(rate) if overwrite and usual and velocity is None else direction * rate
+    weights = moved.add_(replica.weights)  # not fused: every processor gets the same bits
     return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity, moments=moments)

@@ -10,6 +10,7 @@ from sketchfed.algorithms.base import Algorithm, stepped
 from sketchfed.algorithms.cohorts import round_seed
 from sketchfed.algorithms.combined import combined_values
 from sketchfed.algorithms.forms import WholeModel
+from sketchfed.algorithms.replicas import followed
 from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.settings import SketchSettings, default_global_rate
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
@@ -103,7 +104,12 @@ class Iterative(Algorithm):
 
     def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
         dim, shared = len(replica.weights), round_seed(seed, replica.round)
-        return stepped(self, replica, self.desketched(self.mean_sketch(update, shared, dim), shared, dim))
+        mean = self.mean_sketch(update, shared, dim)
+
+        def step() -> Replica:
+            return stepped(self, replica, self.desketched(mean, shared, dim), overwrite=True)
+
+        return followed(replica, self, shared, mean, step)
 
     def decoded_alone(self, packet: Packet, dim: int, context: RoundContext) -> Tensor:
         """Read the sketch in one client's packet, for combine rules."""

@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 8  # as many streams as processors fetch ahead
 
 
 @kernel
-def _inner_block(rows, start, stride, count, vectors, begin, step, number, length, out, place, pitch):
+def inner_block(rows, start, stride, count, vectors, begin, step, number, length, out, place, pitch):
     """out[place + i + j·pitch] += ⟨rows[start + i·stride : …], vectors[begin + j·step : …]⟩ over `length` coordinates."""
     lanes = REGISTER_BYTES // rows.itemsize
     whole = length // lanes
@@ -74,7 +74,7 @@ def _inner_blocks(rows, dim, count, vectors, number, start, length, out):
         few = min(4, count - i)
         for here in range(start, start + length, _SHORT):
             short = min(_SHORT, start + length - here)
-            _inner_block(rows, i * dim + here, dim, few, vectors, here, dim, number, short, out, i, count)
+            inner_block(rows, i * dim + here, dim, few, vectors, here, dim, number, short, out, i, count)
 
 
 @kernel
@@ -119,7 +119,7 @@ def gram(rows, out):
         length = min(_SHORT, dim - start)
         for j in range(0, count, 4):
             here, number = j * dim + start, min(4, count - j)
-            _inner_block(flat, start, dim, j + number, flat, here, dim, number, length, sums, j * count, count)
+            inner_block(flat, start, dim, j + number, flat, here, dim, number, length, sums, j * count, count)
     for i in range(count):
         for j in range(i):
             out[j, i] = out[i, j]

@@ -205,6 +205,77 @@ def sampled_transform_adjoint(y, layout, words, rows, work, out):
             negate(work, words[part], stop - start, flat, item * out.shape[1] + start)
 
 
+PIECES_LOG = 3
+"""Transforms in pieces: each of 8 pieces is transformed alone, and one last stage of radix 8 joins them, as in one piece."""
+_JOINED = 512  # elements of each piece that are joined at a time: 16 KiB of float32
+
+
+@kernel
+def sampled_transform_of_pieces(x, length, words, rows, work, out):
+    """out ← S·H·D·pad(x)/√rows for every row of x, with working memory for one piece and for `rows` numbers of each.
+
+    The numbers are those of `sampled_transform` to the last bit. Of each piece only the sampled rows are kept.
+    """
+    size = rows.size
+    piece_log = log_of(2 * length - 1) - PIECES_LOG
+    piece = np.int64(1) << piece_log
+    found = work[piece : piece + size << PIECES_LOG]
+    flat, scale, joined = x.reshape(-1), x.dtype.type(1 / np.sqrt(size)), np.empty(1 << PIECES_LOG, x.dtype)
+    for item in range(x.shape[0]):
+        for number in range(1 << PIECES_LOG):
+            first = number * piece
+            some = min(piece, length - first)
+            if some > 0:
+                signed_transform(flat, item * x.shape[1] + first, some, words[first >> 5 :], work, piece_log)
+            for k in range(size):
+                found[number * size + k] = work[np.uint64(rows[k] & (piece - 1))] if some > 0 else 0
+        for k in range(size):
+            for number in range(1 << PIECES_LOG):
+                joined[number] = found[number * size + k]
+            _small(joined, 0, 1 << PIECES_LOG)
+            out[item, k] = scale * joined[rows[k] >> piece_log]
+
+
+@kernel
+def sampled_transform_adjoint_in_place(y, length, words, rows, work, out):
+    """out ← D·H·Sᵀ·y/√rows, transformed in `out` itself. `work` holds the pieces that reach beyond `length`."""
+    size = rows.size
+    piece_log = log_of(2 * length - 1) - PIECES_LOG
+    piece = np.int64(1) << piece_log
+    whole, scale = length >> piece_log, y.dtype.type(1 / np.sqrt(size))
+    flat, joined = out.reshape(-1), np.empty(_JOINED << PIECES_LOG, y.dtype)
+    for item in range(y.shape[0]):
+        start = item * out.shape[1]
+        flat[start : start + length] = 0
+        work[: ((1 << PIECES_LOG) - whole) * piece] = 0
+        for k in range(size):
+            row = np.int64(rows[k])
+            if row < whole * piece:
+                flat[start + row] = scale * y[item, k]
+            else:
+                work[row - whole * piece] = scale * y[item, k]
+        for number in range(1 << PIECES_LOG):
+            if number < whole:
+                transform(flat, start + number * piece, piece_log)
+            else:
+                transform(work, (number - whole) * piece, piece_log)
+        for first in range(0, piece, _JOINED):
+            for number in range(1 << PIECES_LOG):
+                there = number * _JOINED
+                if number < whole:
+                    here = start + number * piece + first
+                    joined[there : there + _JOINED] = flat[here : here + _JOINED]
+                else:
+                    here = (number - whole) * piece + first
+                    joined[there : there + _JOINED] = work[here : here + _JOINED]
+            _pass(joined, 0, _JOINED << PIECES_LOG, _JOINED, PIECES_LOG)
+            for number in range(1 << PIECES_LOG):
+                begin = number * piece + first
+                some = min(_JOINED, length - begin)
+                if some > 0:
+                    negate(joined[number * _JOINED :], words[begin >> 5 :], some, flat, start + begin)
+
+
 def hadamard_(x: Tensor) -> Tensor:
     """In place over the last dimension, a power of two: H x with H of entries ±1. CPU, contiguous, float32 or float64."""
     size_log = x.shape[-1].bit_length() - 1

@@ -282,6 +282,62 @@ def add_rows(
     return types.void(target, types.int64, rows, *places, factors, *places, types.int64), generate
 
 
+def _add_outer(height: int, width: int) -> Callable[..., Any]:
+    """Combinations of the same rows added to several targets at once, so that what is loaded is used several times."""
+
+    @intrinsic
+    def add_outer(
+        _typing: Any,
+        targets: Any,
+        end: Any,
+        pitch: Any,
+        rows: Any,
+        start: Any,
+        stride: Any,
+        factors: Any,
+        origin: Any,
+        apart: Any,
+        step: Any,
+        count: Any,
+    ) -> Any:
+        """Add Σ factors[origin + i·apart + k·step]·(registers of rows from start + k·stride on), k < count, to those of targets
+        from end + i·pitch on, i < height, `width` registers of each.
+        """
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            lanes = _Lanes(builder, signature.args[0].dtype)
+            there, here, scales = (_data(context, builder, signature.args[i], arguments[i]) for i in (0, 3, 6))
+            end, pitch, start, stride, origin, apart, step = (arguments[i] for i in (1, 2, 4, 5, 7, 8, 9))
+            neighbour = _INT64(lanes.count)
+
+            def one(index: Any, sums: list[Any]) -> list[Any]:
+                row = lanes.load(here, builder.add(start, builder.mul(index, stride)), neighbour, width)
+                first, made = builder.add(origin, builder.mul(index, step)), []
+                for i in range(height):
+                    place = builder.add(first, builder.mul(apart, _INT64(i)))
+                    factor = lanes.spread(builder.load(builder.gep(scales, [place])))
+                    made += [builder.fadd(sums[i * width + j], builder.fmul(factor, row[j])) for j in range(width)]
+                return made
+
+            offsets = [builder.add(end, builder.mul(pitch, _INT64(i))) for i in range(height)]
+            held = [register for offset in offsets for register in lanes.load(there, offset, neighbour, width)]
+            sums = _repeated(builder, arguments[10], held, one)
+            for i, offset in enumerate(offsets):
+                lanes.store(sums[i * width : (i + 1) * width], there, offset, neighbour)
+            return context.get_dummy_value()
+
+        return types.void(
+            *(targets, types.int64, types.int64), *(rows, types.int64, types.int64), factors, *[types.int64] * 4
+        ), generate
+
+    return add_outer
+
+
+add_outer, add_outer_narrow, add_outer_row, add_outer_one = (
+    _add_outer(height, width) for height, width in ((2, 4), (2, 1), (1, 4), (1, 1))
+)
+
+
 def _repeated(builder: Any, times: Any, registers: list[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
     """A loop that carries registers through `times` steps."""
     before = builder.block

@@ -109,4 +109,5 @@ class LocalEngine:
         return self.memories, changed
 
     def close(self) -> None:
+        self.replica = None
         self._pool.shutdown(cancel_futures=True)

@@ -123,6 +123,8 @@ class Server:
             packets = self._summed_securely(self.protection, chosen)
         else:
             packets = self._gathered(chosen)
+        if self.algorithm.incremental:
+            self._packed = (-1, b"")  # a whole model is as large as the state, and nobody else needs it
         self.state, update = self._stepped(packets)
         packed = None if update is None else pack(update.stamped(round=self.round - 1))
         self.tally.broadcast_bytes += whole if packed is None else len(packed)

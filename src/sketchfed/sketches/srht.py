@@ -20,6 +20,8 @@ from sketchfed.seeds import Words
 from sketchfed.sketches.base import Sketch
 
 TRANSFORMS = ("hadamard", "cosine")
+LEAST_IN_PIECES = 2**22
+"""Transforms of at least this width work in pieces, with less memory. Shorter ones stay in a cache as a whole."""
 
 
 class _Part(NamedTuple):
@@ -122,7 +124,12 @@ class Srht(Sketch):
     def _apply(self, x: Tensor) -> Tensor:
         out = x.new_empty(x.shape[0], self.size)
         if self.transform == "hadamard" and on_cpu(x):
-            fwht.sampled_transform(x.numpy(), self._layout, self._words, self._rows, self._work(x), out.numpy())
+            if self._in_pieces and self.size << fwht.PIECES_LOG <= self._widest >> 2:  # the sampled rows of all pieces are few
+                work = self._work(x, self._piece + (self.size << fwht.PIECES_LOG))
+                fwht.sampled_transform_of_pieces(x.numpy(), self.dim, self._words[0], self._rows, work, out.numpy())
+            else:
+                work = self._work(x, self._widest)
+                fwht.sampled_transform(x.numpy(), self._layout, self._words, self._rows, work, out.numpy())
             return out
         for part, signs, rows in self._each_part(x):
             signed = signs * x[:, part.start : part.stop]
@@ -133,7 +140,13 @@ class Srht(Sketch):
     def _adjoint(self, y: Tensor) -> Tensor:
         out = y.new_empty(y.shape[0], self.dim)
         if self.transform == "hadamard" and on_cpu(y):
-            fwht.sampled_transform_adjoint(y.numpy(), self._layout, self._words, self._rows, self._work(y), out.numpy())
+            if self._in_pieces:
+                beyond = self._widest - self.dim // self._piece * self._piece
+                work = self._work(y, beyond)
+                fwht.sampled_transform_adjoint_in_place(y.numpy(), self.dim, self._words[0], self._rows, work, out.numpy())
+            else:
+                work = self._work(y, self._widest)
+                fwht.sampled_transform_adjoint(y.numpy(), self._layout, self._words, self._rows, work, out.numpy())
             return out
         for part, signs, rows in self._each_part(y):
             spread = y.new_zeros(y.shape[0], part.width)
@@ -146,8 +159,17 @@ class Srht(Sketch):
     def _widest(self) -> int:
         return max(part.width for part in self._parts)
 
-    def _work(self, like: Tensor) -> npt.NDArray[np.float32 | np.float64]:
-        return scratch(self._widest, np.float32 if like.dtype == torch.float32 else np.float64)
+    @property
+    def _piece(self) -> int:
+        return self._widest >> fwht.PIECES_LOG
+
+    @property
+    def _in_pieces(self) -> bool:
+        """Whether the transform is long enough to save memory, which does not change a bit."""
+        return len(self._parts) == 1 and self._widest >= LEAST_IN_PIECES
+
+    def _work(self, like: Tensor, count: int) -> npt.NDArray[np.float32 | np.float64]:
+        return scratch(count, np.float32 if like.dtype == torch.float32 else np.float64)
 
     def _transformed(self, x: Tensor) -> Tensor:
         return cosine(x) if self.transform == "cosine" else fwht.hadamard_twin(x)

@@ -10,6 +10,7 @@ from sketchfed.training.metrics import METRICS, Metric
 from sketchfed.training.own import LOOPS, ClientContext, Evaluate, OwnLoop, Train
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
 from sketchfed.training.settings import TrainingSettings
+from sketchfed.training.stack import StackTrainer, stacked_layers
 from sketchfed.training.threads import one_thread
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "OwnLoop",
     "PerceptronTrainer",
     "Score",
+    "StackTrainer",
     "Train",
     "Trainer",
     "TrainingSettings",
@@ -38,8 +40,13 @@ __all__ = [
 
 
 def make_trainer(module: nn.Module, loss: str | Loss) -> Trainer:
-    """Return the fastest trainer for a module: a hand-written one for dense layers, and autograd for everything else."""
+    """Return the fastest trainer for a module: hand-written ones for dense layers and for stacks of convolutions, autograd for
+    everything else.
+    """
     function = loss_named(loss)
-    if loss in ("cross_entropy", "squares") and dense_layers(module) is not None:
-        return PerceptronTrainer(module, function)
+    if loss in ("cross_entropy", "squares"):
+        if dense_layers(module) is not None:
+            return PerceptronTrainer(module, function)
+        if stacked_layers(module) is not None:
+            return StackTrainer(module, function)
     return AutogradTrainer(module, function)

@@ -1,8 +1,8 @@
 """Training of any `torch.nn.Module` with autograd. The parameters are views of one flat vector."""
 
 import threading
-from copy import deepcopy
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +15,12 @@ from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.fit import fitting_loss
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
-from sketchfed.vectors import Layout, adopt, flatten, trainable
-
-
-class _Copy(NamedTuple):
-    module: nn.Module
-    weights: Tensor
-    gradient: Tensor
+from sketchfed.vectors import Layout, adopt, emptied, hollow, trainable
 
 
 class AutogradTrainer:
-    """Trains any module with autograd. Each thread has a copy of the module with flat vectors for parameters and gradients.
+    """Trains any module with autograd. Each thread has a copy of the module, whose parameters become views of a flat vector
+    while it is trained. Between calls, no copy holds weights.
 
     If the forward pass draws from torch's global generator (dropout), clients are trained one after the other, with a new seed
     for each client. The results then do not depend on the number of workers. A module is refused if training changes its
@@ -38,21 +33,21 @@ class AutogradTrainer:
     def __init__(self, module: nn.Module, loss: Loss, form: ModelSketch | None = None) -> None:
         self.dim = Layout.of(module).dim
         self.sequential = False
-        self._module, self._loss, self._form = deepcopy(module), loss, form
+        self._module, self._loss, self._form = hollow(module), loss, form
         self._local = threading.local()
         self._sketched: Latest[AutogradTrainer] = Latest()
 
     def check(self, examples: Examples) -> None:
         """Try a forward and a backward pass, and detect whether the module draws random numbers or changes buffers."""
-        copy = self._copy()
-        buffers = {name: buffer.clone() for name, buffer in copy.module.named_buffers()}
-        copy.module.train()
-        with torch.random.fork_rng(devices=[]):
-            before = torch.get_rng_state()
-            with explained(examples):
-                fitting_loss(self._loss, copy.module(examples.x), examples.y).backward()  # type: ignore[no-untyped-call]
-            self.sequential = not torch.equal(before, torch.get_rng_state())
-        changed = [name for name, buffer in copy.module.named_buffers() if not torch.equal(buffer, buffers[name])]
+        with self._holding(torch.linspace(-0.1, 0.1, self.dim)) as module:
+            buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+            module.train()
+            with torch.random.fork_rng(devices=[]):
+                before = torch.get_rng_state()
+                with explained(examples):
+                    fitting_loss(self._loss, module(examples.x), examples.y).backward()  # type: ignore[no-untyped-call]
+                self.sequential = not torch.equal(before, torch.get_rng_state())
+            changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, buffers[name])]
         if changed:
             raise InputError(
                 f"training changes the buffer '{changed[0]}', which no update carries, so clients would drift apart. Use "
@@ -66,23 +61,47 @@ class AutogradTrainer:
             return self._trained(weights, examples, work, turn.seed)
 
     def _trained(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        copy = self._copy()
-        copy.weights.copy_(weights)
-        copy.module.train()
-        velocity = torch.zeros_like(weights) if work.momentum else None
-        said = None if self._form is None else weights.clone()
+        trained = weights.clone()
+        with self._holding(trained) as module:
+            module.train()
+            if self._form is None and not (work.momentum or work.decay):
+                self._descend(module, examples, work, seed)
+                return trained
+            return self._descend_flat(module, trained, examples, work, seed)
+
+    def _descend(self, module: nn.Module, examples: Examples, work: LocalWork, seed: PublicSeed) -> None:
+        """Take steps of plain SGD. Gradients stay where autograd puts them, so that nothing is copied."""
+        parameters = list(trainable(module).values())
         for batch in batches(examples, work, seed):
-            copy.gradient.zero_()
-            self._loss(copy.module(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
-            step = copy.gradient
+            self._loss(module(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+            used = [parameter for parameter in parameters if parameter.grad is not None]
+            with torch.no_grad():
+                torch._foreach_add_([p.data for p in used], [p.grad for p in used], alpha=-work.rate)  # type: ignore[misc]
+            for parameter in used:
+                parameter.grad = None
+
+    def _descend_flat(
+        self, module: nn.Module, trained: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed
+    ) -> Tensor:
+        """Take steps that need the gradient as one vector: those with momentum or decay, and those of a client form."""
+        gradient = torch.zeros_like(trained)
+        views = Layout.of(module).views(gradient)
+        for name, parameter in trainable(module).items():
+            parameter.grad = views[name]
+        velocity = torch.zeros_like(trained) if work.momentum else None
+        said = None if self._form is None else trained.clone()
+        for batch in batches(examples, work, seed):
+            gradient.zero_()
+            self._loss(module(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+            step = gradient
             if work.decay:
-                step.add_(copy.weights, alpha=work.decay)
+                step.add_(trained, alpha=work.decay)
             if velocity is not None:
                 step = velocity.mul_(work.momentum).add_(step)
-            copy.weights.add_(self.gram(step), alpha=-work.rate)
+            trained.add_(self.gram(step), alpha=-work.rate)
             if said is not None:
                 said.add_(step, alpha=-work.rate)
-        return copy.weights.clone() if said is None else said
+        return trained if said is None else said
 
     def gram(self, step: Tensor) -> Tensor:
         return step if self._form is None else self._form.gram(step)
@@ -102,12 +121,11 @@ class AutogradTrainer:
                 "the model draws random numbers (dropout?), so the gradient of an example depends on more than the example. "
                 "Remove such layers for privacy at example level, or protect whole clients: privacy.unit = 'client'."
             )
-        copy = self._copy()
-        copy.module.train()
-        layout = Layout.of(copy.module)
+        module = self._copy().train()
+        layout = Layout.of(module)
 
         def loss_of(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            outputs = torch.func.functional_call(copy.module, layout.views(flat), (x[None],))
+            outputs = torch.func.functional_call(module, layout.views(flat), (x[None],))
             return self._loss(outputs, y[None])
 
         if not len(examples.x):
@@ -131,23 +149,25 @@ class AutogradTrainer:
         return total
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
-        copy = self._copy()
-        copy.weights.copy_(weights)
-        copy.module.eval()
-        with torch.no_grad():
-            return copy.module(x)  # type: ignore[no-any-return]
+        # A copy, because some layers write to their weights (an embedding with max_norm).
+        with self._holding(weights.clone()) as module, torch.no_grad():
+            return module.eval()(x)  # type: ignore[no-any-return]
 
     def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
         outputs = self.outputs(weights, examples.x)
         return scored(outputs, examples.y, self._loss(outputs, examples.y))
 
-    def _copy(self) -> _Copy:
-        if not hasattr(self._local, "copy"):
-            module = deepcopy(self._module)
-            weights, gradient = flatten(module), torch.zeros(self.dim)
-            adopt(module, weights)
-            views = Layout.of(module).views(gradient)
-            for name, parameter in trainable(module).items():
-                parameter.grad = views[name]
-            self._local.copy = _Copy(module, weights, gradient)
-        return self._local.copy  # type: ignore[no-any-return]
+    @contextmanager
+    def _holding(self, weights: Tensor) -> Iterator[nn.Module]:
+        """The thread's own module with these weights. It may write to them, and forgets them at the end."""
+        module = self._copy()
+        adopt(module, weights)
+        try:
+            yield module
+        finally:
+            emptied(module)
+
+    def _copy(self) -> nn.Module:
+        if not hasattr(self._local, "module"):
+            self._local.module = hollow(self._module)
+        return self._local.module  # type: ignore[no-any-return]

@@ -139,17 +139,22 @@ def explained(examples: Examples) -> Iterator[None]:
 
 
 def batches(examples: Examples, work: LocalWork, seed: PublicSeed) -> Iterator[Examples]:
-    """Yield the batches of a round's local work: views into one copy, or examples read again if transforms are random."""
+    """Yield the batches of a round's local work: views if they follow the order of the examples, and otherwise copies.
+
+    Only one batch is copied at a time. It then stays in the cache for the step that uses it. Live examples are read again.
+    """
     order, slices = work.order(len(examples.x), seed)
     if isinstance(examples, LiveExamples):
         for step, (start, stop) in enumerate(slices):
             yield examples.read(order[start:stop], seed.child("transforms", step))
         return
-    order = order[: slices[-1][1]] if slices else order  # gather only the batches that are used, not whole passes
-    in_order = len(order) == len(examples.x) and slices[:1] == [(0, len(order))]
-    x, y = (examples.x, examples.y) if in_order else (examples.x[order], examples.y[order])
+    x, y = examples
     for start, stop in slices:
-        yield Examples(x[start:stop], y[start:stop])
+        if stop - start == len(x):
+            yield examples
+        else:
+            rows = order[start:stop]
+            yield Examples(x.index_select(0, rows), y.index_select(0, rows))
 
 
 def scored(outputs: Tensor, targets: Tensor, mean_loss: Tensor) -> tuple[float, int]:

@@ -2,5 +2,17 @@
 
 BENCHMARKS = {
     name: f"sketchfed_lab.benchmarks.{name}"
-    for name in ("kernels", "rounds", "mean", "privacy", "secure", "layers", "dome", "scale", "federation", "versions")
+    for name in (
+        "kernels",
+        "rounds",
+        "mean",
+        "privacy",
+        "secure",
+        "layers",
+        "dome",
+        "scale",
+        "federation",
+        "versions",
+        "models",
+    )
 }

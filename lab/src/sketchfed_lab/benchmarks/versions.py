@@ -9,11 +9,9 @@ Set SKETCHFED_BEFORE to the folder `src` of the other checkout:
 import json
 import math
 import os
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +22,7 @@ import sketchfed
 from sketchfed.errors import InputError
 from sketchfed_lab.benchmarks import harness
 from sketchfed_lab.benchmarks.harness import Measurement
+from sketchfed_lab.benchmarks.turns import Order, taken
 
 VARIABLE = "SKETCHFED_BEFORE"
 SLOWER = 1.05
@@ -92,41 +91,15 @@ def other_source() -> Path:
 
 
 def raced(sources: Mapping[str, Path], plan: Plan) -> Iterator[tuple[str, str, float]]:
-    """Let all sides work in turns, until one of them has no cell left: side, cell and CPU seconds of each turn."""
-    with ExitStack() as stack:
-        sides = {side: stack.enter_context(_working(source, plan)) for side, source in sources.items()}
-        while True:
-            for side, process in sides.items():
-                try:
-                    process.stdin.write("\n")  # type: ignore[union-attr]
-                    process.stdin.flush()  # type: ignore[union-attr]
-                    answer = process.stdout.readline()  # type: ignore[union-attr]
-                except BrokenPipeError:
-                    answer = ""
-                if not answer:
-                    if process.wait(60):
-                        raise InputError(_refusal(sources[side], process))
-                    return
-                cell, seconds = json.loads(answer)
-                yield side, cell, seconds
-
-
-@contextmanager
-def _working(source: Path, plan: Plan) -> Iterator["subprocess.Popen[str]"]:
-    """A new process that finds sketchfed in `source`."""
-    environment = os.environ | {"PYTHONPATH": str(source), "OPENBLAS_NUM_THREADS": "1"}
-    order = [sys.executable, str(CELLS), json.dumps(asdict(plan))]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(order, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def _refusal(source: Path, process: "subprocess.Popen[str]") -> str:
-    said = (process.stderr.read() if process.stderr else "").strip().splitlines() or ["it said nothing"]
-    return f"the version in {source} cannot run the cells: {said[-1]} Compare with a version that can."
+    """Side, cell and CPU seconds of each turn. Each side finds sketchfed in its source."""
+    command = [sys.executable, str(CELLS), json.dumps(asdict(plan))]
+    orders = {
+        side: Order(command=command, environment=os.environ | {"PYTHONPATH": str(source)}) for side, source in sources.items()
+    }
+    return taken(
+        orders,
+        lambda side, said: f"the version in {sources[side]} cannot run the cells: {said} Compare with a version that can.",
+    )
 
 
 def measurements(best: Mapping[str, Times]) -> list[Measurement]:

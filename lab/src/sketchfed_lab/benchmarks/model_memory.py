@@ -1,0 +1,83 @@
+"""A round of one client with a large model and one step, for `models.py`: CPU seconds, and the peak of memory.
+
+`python model_memory.py SIDE WIDTH ROUNDS` prints a line of JSON. A process has one peak, so each side has a process of its own.
+"""
+
+import json
+import logging
+import sys
+import time
+from itertools import pairwise
+
+import torch
+from torch.nn import functional
+
+from sketchfed import run
+from sketchfed.data import DataSet
+from sketchfed.kernels import hadamard_
+from sketchfed.models import build
+from sketchfed.seeds import PublicSeed
+from sketchfed_lab.benchmarks.peers.memory import peak_bytes
+
+EXAMPLES, SHAPE, OUTPUTS, RATE = 10, (784,), 10, 0.01
+ROUND, STEP, TRANSFORM = "a round, iterative 1/100", "a plain step", "two Hadamard transforms"
+
+
+def dim(width: int) -> int:
+    """The number of parameters of the perceptron 784-width-width-10."""
+    return (SHAPE[0] + 1) * width + (width + 1) * width + (width + 1) * OUTPUTS
+
+
+def images() -> DataSet:
+    """One batch of noise."""
+    generator = torch.Generator().manual_seed(7)
+    x, y = torch.rand(EXAMPLES, *SHAPE, generator=generator), torch.randint(0, OUTPUTS, (EXAMPLES,), generator=generator)
+    return DataSet(name="noise", x_train=x, y_train=y, x_test=x, y_test=y, outputs=OUTPUTS, shape=SHAPE, prepare=lambda x: x)
+
+
+def rounds(width: int, count: int) -> list[float]:
+    """Seconds of each round but the first, which compiles and draws the first weights."""
+    logging.getLogger("sketchfed").setLevel(logging.ERROR)
+    ends: list[float] = []
+    work = {"name": "iterative", "rounds": count + 2, "local_steps": 1, "local_rate": RATE}
+    config = {
+        "data": {"name": "sketchfed_lab.benchmarks.model_memory:images", "clients": 1},
+        "model": {"name": "mlp", "hidden": [width, width]},
+        "algorithm": work,
+        "sketch": {"ratio": 0.01},
+        "engine": {"workers": 1, "evaluate_every": count + 2},
+    }
+    run(config, on_round=lambda _: ends.append(time.process_time()))
+    return [after - before for before, after in pairwise(ends[:-1])]  # the last round is also scored
+
+
+def steps(width: int, count: int) -> list[float]:
+    """Seconds of a step of torch's SGD on the same model and data."""
+    module, data = build("mlp", shape=SHAPE, outputs=OUTPUTS, seed=PublicSeed(7), hidden=[width, width]), images()
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    found = []
+    for _ in range(count):
+        start = time.process_time()
+        optimizer.zero_grad()
+        functional.cross_entropy(module(data.x_train), data.y_train).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        found.append(time.process_time() - start)
+    return found
+
+
+def transforms(width: int, count: int) -> list[float]:
+    """Seconds of two bare transforms of a power of two at least as large as the model, in place."""
+    vector, found = torch.randn(1 << (dim(width) - 1).bit_length()) * 1e-20, []
+    for _ in range(count):
+        start = time.process_time()
+        hadamard_(hadamard_(vector))
+        found.append(time.process_time() - start)
+        vector.mul_(1 / len(vector))
+    return found
+
+
+if __name__ == "__main__":
+    side, width, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    seconds = {ROUND: rounds, STEP: steps, TRANSFORM: transforms}[side](width, count)
+    print(json.dumps({"seconds": min(seconds), "peak_bytes": peak_bytes(), "dim": dim(width)}))

@@ -1,0 +1,50 @@
+"""The benchmark of models runs and records. How fast anything is, is not for a test to say."""
+
+import pytest
+from quick import load, run_quickly
+
+from sketchfed.errors import InputError
+from sketchfed_lab.benchmarks import model_cells, model_memory, models
+
+
+@pytest.mark.slow
+def test_every_model_is_compared_and_the_large_one_is_weighed(tmp_path, monkeypatch):
+    monkeypatch.delenv(models.VARIABLE, raising=False)
+    _, rows, printed = run_quickly(load("models", passes=1, rounds=1, width=100), tmp_path)
+    assert {row["what"] for row in rows if row["topic"] == "rounds"} == set(model_cells.CELLS)
+    assert all(row["ratio"] == row["seconds"] / row["peer_seconds"] for row in rows if row["topic"] == "rounds")
+    assert f"{sum(row.get('met', False) for row in rows)} of" in printed
+    assert "SKETCHFED_PFL names no Python" in printed
+
+
+def test_ratios_are_those_of_the_least_times_and_the_faster_loop_counts():
+    best = {
+        ("MLP 784-200-200-10", side): seconds for side, seconds in zip((*models.OURS, *models.LOOPS), (1, 2, 4, 5), strict=True)
+    }
+    fedavg, iterative = models.compared(best, ("MLP 784-200-200-10",))
+    assert (fedavg.ratio, iterative.ratio, fedavg.over) == (0.25, 0.5, models.LOOP)
+    judged = list(models.compared({**best, ("MLP 784-200-200-10", models.PFL): 2.0}, ("MLP 784-200-200-10",)))
+    assert [m.met for m in judged if m.over == models.PFL] == [False, False]
+
+
+def test_the_large_model_is_judged_by_copies_and_by_transforms():
+    found = {
+        models.ROUND: {"seconds": 3.0, "peak_bytes": 2_000, "dim": 100},
+        models.STEP: {"seconds": 1.0, "peak_bytes": 1_200, "dim": 100},
+        models.TRANSFORM: {"seconds": 0.5, "peak_bytes": 0, "dim": 100},
+    }
+    ours, step, overhead = models.of_large(found)
+    assert (ours.ratio, ours.met, step.ratio, step.met) == (5.0, True, 3.0, None)
+    assert (overhead.ratio, overhead.met) == (4.0, False)
+
+
+def test_sides_and_cells_have_the_names_under_which_they_are_compared():
+    assert {*models.OURS, *models.LOOPS, models.PFL} == set(model_cells.SIDES)
+    assert {cell for cell, _ in models.AT_MOST} == set(model_cells.CELLS)
+    assert (models.ROUND, models.STEP, models.TRANSFORM) == (model_memory.ROUND, model_memory.STEP, model_memory.TRANSFORM)
+
+
+def test_a_python_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setenv(models.VARIABLE, "/nowhere/python")
+    with pytest.raises(InputError, match="SKETCHFED_PFL = /nowhere/python is no file"):
+        models.other_python()

@@ -189,18 +189,18 @@ def test_the_kernel_for_larger_models_trains_as_autograd_does(name, loss, work):
     fast, slow = make_trainer(module, loss), AutogradTrainer(module, LOSSES[loss])
     assert fast.dim >= LEAST_COMPILED
     before = weights.clone()
-    trained = fast.train(weights, data, WORK[work], SEED)
+    trained = fast.train(weights, data, WORK[work], Turn(SEED))
     assert torch.equal(weights, before)
     assert (trained - weights).norm() > 1e-2, "nothing was learned, so nothing was compared"
-    assert torch.allclose(trained, slow.train(weights, data, WORK[work], SEED), rtol=0, atol=1e-5)
+    assert torch.allclose(trained, slow.train(weights, data, WORK[work], Turn(SEED)), rtol=0, atol=1e-5)
 
 
 def test_the_kernel_comes_to_the_same_bits_in_any_number_of_threads():
     module, data = nn.Sequential(*_layers(101, 300, 70, 4)), examples(23, shape=(101,))
     trainer, weights, work = make_trainer(module, "cross_entropy"), flatten(module), LocalWork(rate=0.1, batch=5)
-    alone = [trainer.train(weights, data, work, PublicSeed(seed)) for seed in range(4)]
+    alone = [trainer.train(weights, data, work, Turn(PublicSeed(seed))) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda seed: trainer.train(weights, data, work, PublicSeed(seed)), range(4)))
+        together = list(pool.map(lambda seed: trainer.train(weights, data, work, Turn(PublicSeed(seed))), range(4)))
     assert all(map(torch.equal, alone, together))
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from problems import SEED, by_torch, examples
 from sketchfed.models import build
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import LOSSES, AutogradTrainer, LocalWork, StackTrainer, make_trainer
+from sketchfed.training import LOSSES, AutogradTrainer, LocalWork, StackTrainer, Turn, make_trainer
 from sketchfed.training.stack import stacked_layers
 from sketchfed.vectors import flatten
 
@@ -47,9 +47,9 @@ def test_it_trains_as_autograd_and_torch_do(name, loss, work):
     module, data = nn.Sequential(*STACKS[name]), examples(13, shape=SHAPE, loss=loss)
     weights, trainer = flatten(module), make_trainer(module, loss)
     assert isinstance(trainer, StackTrainer)
-    trained = trainer.train(weights, data, WORK[work], SEED)
+    trained = trainer.train(weights, data, WORK[work], Turn(SEED))
     assert (trained - weights).norm() > 1e-3, "nothing was learned, so nothing was compared"
-    slow = AutogradTrainer(module, LOSSES[loss]).train(weights, data, WORK[work], SEED)
+    slow = AutogradTrainer(module, LOSSES[loss]).train(weights, data, WORK[work], Turn(SEED))
     assert torch.allclose(trained, slow, rtol=0, atol=1e-5)
     assert torch.allclose(trained, by_torch(module, LOSSES[loss], weights, data, WORK[work]), rtol=0, atol=1e-5)
 
@@ -57,9 +57,9 @@ def test_it_trains_as_autograd_and_torch_do(name, loss, work):
 def test_lenet_trains_as_autograd_does_whatever_the_number_of_workers():
     module, data = build("lenet", shape=(1, 28, 28), outputs=4, seed=PublicSeed(3)), examples(30, shape=(1, 28, 28))
     weights, work, trainer = flatten(module), LocalWork(rate=0.05, batch=10), make_trainer(module, "cross_entropy")
-    alone = [trainer.train(weights, data, work, PublicSeed(seed)) for seed in range(4)]
+    alone = [trainer.train(weights, data, work, Turn(PublicSeed(seed))) for seed in range(4)]
     with ThreadPoolExecutor(4, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        together = list(pool.map(lambda seed: trainer.train(weights, data, work, PublicSeed(seed)), range(4)))
+        together = list(pool.map(lambda seed: trainer.train(weights, data, work, Turn(PublicSeed(seed))), range(4)))
     assert all(map(torch.equal, alone, together))
     slow = AutogradTrainer(module, LOSSES["cross_entropy"]).train(weights, data, work, PublicSeed(0))
     assert torch.allclose(alone[0], slow, rtol=0, atol=1e-5)
@@ -133,6 +133,6 @@ def test_convolutions_with_many_windows_are_left_to_torch(monkeypatch):
     trainer, data, work = make_trainer(module, "cross_entropy"), examples(2, shape=(3, 32, 32)), LocalWork(rate=0.1, steps=1)
     monkeypatch.setattr(StackTrainer, "_stepped", None)
     assert torch.equal(
-        trainer.train(flatten(module), data, work, SEED),
-        AutogradTrainer(module, LOSSES["cross_entropy"]).train(flatten(module), data, work, SEED),
+        trainer.train(flatten(module), data, work, Turn(SEED)),
+        AutogradTrainer(module, LOSSES["cross_entropy"]).train(flatten(module), data, work, Turn(SEED)),
     )

@@ -1,10 +1,14 @@
 """The benchmark of models runs and records. How fast anything is, is not for a test to say."""
 
+import os
+import sys
+
 import pytest
 from quick import load, run_quickly
 
 from sketchfed.errors import InputError
 from sketchfed_lab.benchmarks import model_cells, model_memory, models
+from sketchfed_lab.benchmarks.turns import Order, taken
 
 
 @pytest.mark.slow
@@ -48,3 +52,12 @@ def test_a_python_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setenv(models.VARIABLE, "/nowhere/python")
     with pytest.raises(InputError, match="SKETCHFED_PFL = /nowhere/python is no file"):
         models.other_python()
+
+
+def test_sides_that_have_ended_end_the_turns_and_a_failing_one_is_named():
+    answer = "import sys; sys.stdin.readline(); print('[\"a\", 1.5]', flush=True); sys.stdin.close()"
+    sides = {name: Order(command=(sys.executable, "-c", answer), environment=os.environ) for name in ("one", "other")}
+    assert list(taken(sides, "{}: {}".format)) == [("one", "a", 1.5), ("other", "a", 1.5)]
+    broken = {"bad": Order(command=(sys.executable, "-c", "raise SystemExit('no such cell')"), environment=os.environ)}
+    with pytest.raises(InputError, match="bad: no such cell"):
+        list(taken(broken, "{}: {}".format))

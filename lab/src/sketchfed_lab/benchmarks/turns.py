@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from sketchfed.errors import InputError
@@ -52,6 +52,8 @@ def _working(order: Order) -> Iterator["subprocess.Popen[str]"]:
             yield process
         finally:
             process.kill()
+            with suppress(BrokenPipeError):  # it may have ended before it read its last line
+                process.stdin.close()  # type: ignore[union-attr]
 
 
 def _last_words(process: "subprocess.Popen[str]") -> str:

@@ -61,7 +61,7 @@ def test_lenet_trains_as_autograd_does_whatever_the_number_of_workers():
     with ThreadPoolExecutor(4, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         together = list(pool.map(lambda seed: trainer.train(weights, data, work, Turn(PublicSeed(seed))), range(4)))
     assert all(map(torch.equal, alone, together))
-    slow = AutogradTrainer(module, LOSSES["cross_entropy"]).train(weights, data, work, PublicSeed(0))
+    slow = AutogradTrainer(module, LOSSES["cross_entropy"]).train(weights, data, work, Turn(PublicSeed(0)))
     assert torch.allclose(alone[0], slow, rtol=0, atol=1e-5)
 
 

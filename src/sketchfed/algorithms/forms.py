@@ -55,8 +55,13 @@ class WholeModel:
 
 
 def seen(form: Form, replica: Replica) -> Replica:
-    """What a client holds that is sent the whole model. The server's replica may hold more, such as its own momentum."""
-    return form.replica(form.packet(replica), len(replica.weights))
+    """What a client holds that is sent the whole model. The server's replica may hold more, such as its own momentum.
+
+    If it holds no more, this is the same object, so that the server and the clients of its process share what follows.
+    """
+    found = form.replica(form.packet(replica), len(replica.weights))
+    shown, held = found.to_tensors(), replica.to_tensors()
+    return replica if shown.keys() == held.keys() and all(shown[name] is held[name] for name in held) else found
 
 
 def round_of(packet: Packet) -> int:

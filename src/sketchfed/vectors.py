@@ -12,9 +12,7 @@ from sketchfed.errors import InputError
 __all__ = [
     "Layout",
     "adopt",
-    "emptied",
     "flatten",
-    "hollow",
     "load",
     "trainable",
 ]

@@ -39,10 +39,7 @@ print(json.dumps({"bytes": held("VmHWM") - before, "dim": done.dim}))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_round_of_one_client_holds_few_copies_of_the_model(tmp_path):
-    """Model, replica, change and what becomes of it are four copies; chunks that the allocator keeps take some room besides.
-
-    Before steps were taken in place and replicas shared, there were more than seven.
-    """
+    """Model, replica, change and what becomes of it are four copies; chunks that the allocator keeps take some room besides."""
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -43,7 +43,7 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvolutionStep:
     """A matrix product over all windows of a batch."""
 
     weight: Tensor
@@ -72,7 +72,7 @@ class Convolution:
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseStep:
     """A matrix and a bias."""
 
     weight: Tensor
@@ -89,7 +89,7 @@ class Dense:
         return below
 
 
-class Rectifier:
+class RectifierStep:
     """ReLU."""
 
     def forward(self, x: Tensor) -> Pass:
@@ -101,7 +101,7 @@ class Rectifier:
 
 
 @dataclass(frozen=True)
-class MaxPooling:
+class MaxPoolingStep:
     """The largest number of each window."""
 
     side: int
@@ -116,7 +116,7 @@ class MaxPooling:
 
 
 @dataclass(frozen=True)
-class AveragePooling:
+class AveragePoolingStep:
     """The mean of each window."""
 
     side: int
@@ -132,7 +132,7 @@ class AveragePooling:
         return below
 
 
-class Flattening:
+class FlatteningStep:
     """One row for each example, in the order of torch."""
 
     def forward(self, x: Tensor) -> Pass:
@@ -245,7 +245,7 @@ class StackTrainer(AutogradTrainer):
         views = iter(self._layout.views(flat).values())
         steps = [_step(layer, views) for layer in self._layers]
         for index, (one, other) in enumerate(pairwise(steps)):
-            if isinstance(one, Rectifier) and isinstance(other, MaxPooling):
+            if isinstance(one, RectifierStep) and isinstance(other, MaxPoolingStep):
                 steps[index], steps[index + 1] = other, one
         return steps
 
@@ -253,12 +253,12 @@ class StackTrainer(AutogradTrainer):
 def _step(layer: nn.Module, views: Any) -> Step:
     if isinstance(layer, nn.Conv2d):
         weight = next(views)
-        return Convolution(weight, None if layer.bias is None else next(views), layer.stride[0], int(layer.padding[0]))
+        return ConvolutionStep(weight, None if layer.bias is None else next(views), layer.stride[0], int(layer.padding[0]))
     if isinstance(layer, nn.Linear):
         weight = next(views)
-        return Dense(weight, None if layer.bias is None else next(views))
+        return DenseStep(weight, None if layer.bias is None else next(views))
     if isinstance(layer, nn.MaxPool2d):
-        return MaxPooling(int(layer.kernel_size))  # type: ignore[arg-type]
+        return MaxPoolingStep(int(layer.kernel_size))  # type: ignore[arg-type]
     if isinstance(layer, nn.AvgPool2d):
-        return AveragePooling(int(layer.kernel_size))  # type: ignore[arg-type]
-    return Flattening() if isinstance(layer, nn.Flatten) else Rectifier()
+        return AveragePoolingStep(int(layer.kernel_size))  # type: ignore[arg-type]
+    return FlatteningStep() if isinstance(layer, nn.Flatten) else RectifierStep()

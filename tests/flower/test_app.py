@@ -94,7 +94,7 @@ def test_noise_and_secure_sums_keep_a_ledger_and_tell_nothing_of_single_clients(
 
 
 def test_what_cannot_work_is_refused_before_anybody_is_asked():
-    with pytest.raises(InputError, match=r"FedAdam aggregates in a way of its own.*global_rate"):
+    with pytest.raises(InputError, match=r"FedAdam aggregates in a way of its own.*algorithm.server"):
         Sketched(FedAdam(), SKETCH)
     with pytest.raises(InputError, match="only arrays are known"):
         Sketched(FedAvg(), {"algorithm": {"name": "dbcl"}})

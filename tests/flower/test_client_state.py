@@ -5,6 +5,7 @@ from flwr.app import ConfigRecord, RecordDict
 from sketchfed.algorithms import Replica
 from sketchfed.flower.messages import NEVER
 from sketchfed.flower.state import ClientState, Kept
+from sketchfed.training import ClientMemory
 
 SESSION, OTHER = b"a" * 16, b"b" * 16
 START = Replica(round=0, weights=torch.zeros(3))
@@ -15,7 +16,7 @@ def after(index: int) -> Kept:
     replica = Replica(
         round=index, weights=torch.full((3,), float(index)), velocity=torch.ones(3), moments={"mean": torch.ones(3)}
     )
-    return Kept(made=index, replica=replica, memory=torch.full((3,), -float(index)))
+    return Kept(made=index, replica=replica, memory=ClientMemory(owed=torch.full((3,), -float(index))))
 
 
 def state(*kept: tuple[int, int]) -> ClientState:
@@ -29,13 +30,13 @@ def state(*kept: tuple[int, int]) -> ClientState:
 
 def test_a_new_client_begins_at_the_start():
     kept = state().settled(NEVER, START)
-    assert (kept.made, kept.replica, kept.memory) == (NEVER, START, None)
+    assert (kept.made, kept.replica, kept.memory) == (NEVER, START, ClientMemory())
 
 
 def test_what_was_kept_counts_when_its_reply_was_used():
     kept = state((NEVER, 0)).settled(0, START)
     assert kept.made == 0
-    assert kept.memory.equal(after(0).memory)
+    assert kept.memory.owed.equal(after(0).memory.owed)
     assert kept.replica.weights.equal(after(0).replica.weights)
     assert kept.replica.velocity.equal(torch.ones(3))
     assert kept.replica.moments["mean"].equal(torch.ones(3))

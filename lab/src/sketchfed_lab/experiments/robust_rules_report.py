@@ -181,15 +181,8 @@ def _points(groups: Groups, group: Group, rule: str) -> float | None:
 
 
 def figure(groups: Groups, rules: Sequence[str]) -> Any:
-    """Points lost by each rule under each attack: a panel for each size of what is sent, in a row for each transport and share.
-
-    Rows are the shares of attackers that all transports have, and 20 %.
-    """
-    shares = {
-        transport: {group[4] for group in groups if group[0] == transport} for transport in sorted({g[0] for g in groups})
-    }
-    common = set.intersection(*shares.values()) - {0.0}
-    rows = [(name, share) for name, own in shares.items() for share in sorted(own - {0.0}) if share in common or share == 0.2]
+    """Points lost by each rule under each attack: a panel for each size that is sent, in a row for each transport and share."""
+    rows = sorted({(group[0], group[4]) for group in groups if group[4]})
     sizes = sorted({group[3] for group in groups}, reverse=True)
     panels = [alt.hconcat(*(_panel(groups, rules, transport, share, size) for size in sizes)) for transport, share in rows]
     return alt.vconcat(*panels).properties(

@@ -45,6 +45,9 @@ def test_a_killed_node_comes_back_at_once_under_the_same_id(federation):
     lost = before - set(federation.pids())
     assert len(lost) >= 2, "the SuperNode and its worker"
     federation.start_node(1)
+    end = time.monotonic() + 60
+    while len(announced(federation, 1)) < 2 and time.monotonic() < end:  # the SuperLink may not know yet that it was gone
+        time.sleep(0.1)
     federation.wait_online(NODES, timeout=60)
     assert announced(federation, 1) == [str(federation.node_ids[1])] * 2
 

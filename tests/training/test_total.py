@@ -6,7 +6,7 @@ import torch
 from sketchfed.models import build
 from sketchfed.runs.workload import loss_for
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import Examples, LocalWork, Turn, make_trainer
+from sketchfed.training import Examples, LocalWork, OwnLoop, Turn, make_trainer
 from sketchfed.training.total import TotalTrainer
 
 SEED = PublicSeed(3)
@@ -53,3 +53,42 @@ def test_training_that_does_not_break_is_left_alone(inner, weights):
     assert torch.equal(total.train(weights, examples(), WORK, Turn(SEED)), inner.train(weights, examples(), WORK, Turn(SEED)))
     assert torch.equal(total.clipped_sum(weights, examples(), 0.1), inner.clipped_sum(weights, examples(), 0.1))
     assert torch.equal(total.gradients(weights, examples()), inner.gradients(weights, examples()))
+
+
+class Raising:
+    """A loss that raises an exception for one value among the inputs of a linear model."""
+
+    def __init__(self) -> None:
+        self.module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Identity())
+
+    def __call__(self, outputs, targets):
+        if not bool(torch.isfinite(outputs).all()):
+            raise ValueError("cannot take a logarithm of this")
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+
+def test_a_client_whose_loss_raises_changes_nothing_and_answers(caplog):
+    loss = Raising()
+    inner = make_trainer(loss.module, loss)
+    weights = torch.linspace(-0.5, 0.5, inner.dim)
+    with pytest.raises(ValueError, match="logarithm"):
+        inner.train(weights, examples(float("nan")), WORK, Turn(SEED))
+    assert torch.equal(TotalTrainer(inner).train(weights, examples(float("nan")), WORK, Turn(SEED)), weights)
+    assert "Nobody else is told" in caplog.text and "logarithm" in caplog.text
+
+
+def diverges(model, data, context):
+    context.kept["turns"] = 1
+    with torch.no_grad():
+        model[0].weight.add_(1.0)
+    if context.settings["how"] == "raises":
+        raise RuntimeError("a certain example")
+    return {"share": float("nan")}
+
+
+@pytest.mark.parametrize("how", ["raises", "returns NaN"])
+def test_a_loop_of_the_users_own_that_fails_counts_as_zero_and_keeps_nothing(how):
+    loop = OwnLoop(torch.nn.Sequential(torch.nn.Linear(4, 3)), diverges, {"how": how}, name="diverges")
+    weights, turn = torch.zeros(loop.dim), Turn(SEED)
+    assert torch.equal(TotalTrainer(loop).train(weights, None, WORK, turn), weights)
+    assert not turn.kept

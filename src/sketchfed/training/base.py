@@ -26,6 +26,15 @@ class Examples(NamedTuple):
     x: Tensor
     y: Tensor
 
+    @property
+    def size(self) -> int:
+        """The number of examples."""
+        return len(self.x)
+
+    def part(self, start: int, stop: int) -> "Examples":
+        """Some of the examples, which follow each other."""
+        return Examples(self.x[start:stop], self.y[start:stop])
+
 
 class LiveExamples(Examples):
     """Examples with random transforms, which change each time they are read. `x` and `y` are the result of one reading.

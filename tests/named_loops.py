@@ -30,3 +30,8 @@ def load(settings):
     import own_data
 
     return TensorDataset(*own_data.load(settings))
+
+
+def batch_loss(model, batch):
+    x, y = batch
+    return functional.cross_entropy(model(x), y)

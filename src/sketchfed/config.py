@@ -290,8 +290,8 @@ class Config:
         """Convert to plain tables, from which `load_config` makes the same configuration."""
         keys = {"name": self.name, "seed": self.seed} | ({"joint": self.joint} if self.joint else {})
         tables: Table = {**keys, "data": flat(self.data), "model": flat(self.model)}
-        if self.training.train is not None:
-            tables["training"] = flat(self.training)
+        if not self.training.usual:
+            tables["training"] = self.training.table()
         tables["algorithm"] = {"name": ALGORITHMS.name_of(type(self.algorithm))} | flat(self.algorithm)
         for inner, settings in self.algorithm.tables.items():
             del tables["algorithm"][inner]

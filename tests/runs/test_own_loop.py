@@ -215,10 +215,9 @@ def test_a_client_may_hold_anything(data, size):
         ),
         ({"algorithm": {"name": "dbcl"}}, {}, "this needs steps inside of sketched layers, and a loop of your own"),
         ({}, {"loss": "cross_entropy"}, "loss is for the built-in loop, but train does the training"),
-        ({}, {"train": None}, "Pass train as well"),
         ({}, {"test": None}, "evaluate needs test data"),
         ({}, {"clients": []}, "data.clients must be at least 1, got 0"),
-        ({}, {"clients": None}, "With train, model and clients suffice"),
+        ({}, {"clients": None}, "With train or batch_loss, model and clients suffice"),
         ({}, {"evaluate": lambda model, data, context: {"round": 1.0}}, "already has a column 'round'"),
         ({}, {"evaluate": lambda model, data, context: 0.5}, "returned float, not a dict of metrics"),
         ({"training": {"train": "given"}}, {"train": None, "evaluate": None}, "train was not passed"),
@@ -281,7 +280,7 @@ def test_functions_are_named_in_a_configuration(tmp_path):
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
-        ({"training": {"lr": 0.1}}, "training.lr is for a training loop of your own"),
+        ({"training": {"lr": 0.1}}, "training.lr is no option of training.optimiser = 'sgd'"),
         ({"training": {"train": "named_loops:absent"}}, "absent"),
         (
             {"training": {"train": "named_loops:train"}, "model": {"metric": "accuracy"}},

@@ -16,7 +16,7 @@ from sketchfed.attacks.view import Update, View
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
-from sketchfed.training.losses import loss_named
+from sketchfed.training.objective import objective_of
 
 MOST_EXAMPLES = 64
 """The largest number of examples behind an update whose property is guessed."""
@@ -97,7 +97,7 @@ class LossAttack(MembershipAttack):
     source = "Yeom et al. 2018"
 
     def scores(self, view: View, candidates: Examples, *, rounds: int, on_step: OnStep | None = None) -> Tensor:
-        loss = loss_named(view.public.loss)
+        loss = objective_of(view.public.loss)
         if view.released is not None:
             return by_loss(view.public.module, loss, view.released, candidates)
         replicas = view.replicas()

@@ -4,7 +4,7 @@ Scores are higher if an example looks like a member. `attacks.scores` has the ar
 canaries, included by the toss of a coin, `privacy.audit.audited` has the ε that the scores refute.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from sketchfed.attacks.shadows import Progress, check_examples, check_size, each
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Loss
+from sketchfed.training.objective import Objective, OfOutputs, loss_at, objective_of
 from sketchfed.vectors import Layout
 
 _CHUNK, _COLUMNS = 1024, 2**16
@@ -26,7 +27,9 @@ _FLAT = 1e-10
 rounding."""
 
 
-def by_loss(module: nn.Module, loss: Loss, weights: Tensor, candidates: Examples, *, reference: Tensor | None = None) -> Tensor:
+def by_loss(
+    module: nn.Module, loss: Loss | Objective, weights: Tensor, candidates: Examples, *, reference: Tensor | None = None
+) -> Tensor:
     """Minus the loss of each candidate under flat weights `(dim,)`: `(n,)`. Members were fitted, so their loss is low.
 
     Paper: Yeom et al. 2018, "Privacy Risk in Machine Learning", Sec. 3. `reference` are the candidates' losses under a model
@@ -38,10 +41,10 @@ def by_loss(module: nn.Module, loss: Loss, weights: Tensor, candidates: Examples
     layout = Layout.of(module)
     if weights.shape != (layout.dim,):
         raise InputError(f"the model has {layout.dim:,} parameters, and the weights have shape {tuple(weights.shape)}.")
-    evaluated, views = deepcopy(module).eval(), layout.views(weights.detach())
+    evaluated, objective = deepcopy(module).eval(), objective_of(loss)
     with torch.no_grad():
-        parts = zip(torch.split(candidates.x, _CHUNK), torch.split(candidates.y, _CHUNK), strict=True)
-        found = torch.cat([_losses(loss, functional_call(evaluated, views, (x,)), y) for x, y in parts])
+        parts = [candidates.part(start, start + _CHUNK) for start in range(0, candidates.size, _CHUNK)]
+        found = torch.cat([_losses(evaluated, objective, layout, weights.detach(), part) for part in parts])
     if reference is None:
         return -found
     if reference.shape != found.shape or not bool(reference.isfinite().all()):
@@ -52,14 +55,18 @@ def by_loss(module: nn.Module, loss: Loss, weights: Tensor, candidates: Examples
     return reference.detach() - found
 
 
-def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    def alone(output: Tensor, target: Tensor) -> Tensor:
-        return loss(output[None], target[None])
+def _losses(module: nn.Module, objective: Objective, layout: Layout, weights: Tensor, examples: Examples) -> Tensor:
+    if isinstance(objective, OfOutputs):
+        outputs = functional_call(module, layout.views(weights), (examples.x,))
+        return _each(lambda output, target: objective.loss(output[None], target[None]), outputs, examples.y)
+    return _each(lambda x, y: loss_at(module, objective, layout, weights, Examples(x[None], y[None])), *examples)
 
+
+def _each(alone: Callable[[Tensor, Tensor], Tensor], first: Tensor, second: Tensor) -> Tensor:
     try:
-        return torch.func.vmap(alone)(outputs, targets)
+        return torch.func.vmap(alone)(first, second)
     except (RuntimeError, ValueError, TypeError):  # a loss that looks at values
-        return torch.stack([alone(output, target) for output, target in zip(outputs, targets, strict=True)])
+        return torch.stack([alone(*pair) for pair in zip(first, second, strict=True)])
 
 
 def by_alignment(

@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from sketchfed.codecs.linear import LinearMap, RoundTrip
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, LocalWork, Loss
 from sketchfed.training.base import batches
+from sketchfed.training.objective import Objective, loss_at, objective_of
 from sketchfed.vectors import Layout
 
 
@@ -47,7 +47,7 @@ class Observation:
     """What arrived, `(size,)`."""
     module: nn.Module
     """The model as the client trained it."""
-    loss: Loss
+    loss: Loss | Objective
     weights: Tensor
     """The weights from which the work began, flat, `(dim,)`."""
     work: LocalWork
@@ -102,8 +102,7 @@ class Observation:
         layout, moved, said = Layout.of(self.module), start, torch.zeros_like(start)
         velocity: Tensor | None = None
         for batch in batches_used(Examples(x, y), self.work, seed, size):
-            outputs = functional_call(self.module, layout.views(moved), (batch.x,))
-            step = self._gradient(self.loss(outputs, batch.y), moved)
+            step = self._gradient(loss_at(self.module, objective_of(self.loss), layout, moved, batch), moved)
             if self.work.decay:
                 step = step + self.work.decay * moved
             if self.work.momentum:

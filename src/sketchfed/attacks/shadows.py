@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from sketchfed.attacks.observation import Observation, batches_used
 from sketchfed.errors import InputError
 from sketchfed.kernels.normals import normals_twin
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples
+from sketchfed.training.objective import loss_at, objective_of
 from sketchfed.vectors import Layout
 
 Progress = Callable[[], None] | None
@@ -103,11 +103,11 @@ def check_size(observation: Observation, rows: Tensor) -> None:
 
 
 def _together(observation: Observation, x: Tensor, y: Tensor) -> Tensor:
-    layout, work = Layout.of(observation.module), observation.work
+    layout, work, objective = Layout.of(observation.module), observation.work, objective_of(observation.loss)
     start = observation.weights.detach().to(x.dtype if x.is_floating_point() else observation.weights.dtype)
 
     def loss_of(weights: Tensor, batch: Examples) -> Tensor:
-        return observation.loss(functional_call(observation.module, layout.views(weights), (batch.x,)), batch.y)
+        return loss_at(observation.module, objective, layout, weights, batch)
 
     def change(x: Tensor, y: Tensor, seed: PublicSeed, size: int | None) -> Tensor:
         moved, said, velocity = start, torch.zeros_like(start), None

@@ -22,9 +22,10 @@ from sketchfed.rounds import Exchange, Participant
 from sketchfed.rounds.participant import MOST_UPDATES
 from sketchfed.seeds import PublicSeed, SecretSeed
 from sketchfed.sketches import Sketch
-from sketchfed.training import Examples, Loss, make_trainer
+from sketchfed.training import Examples, Loss, OfBatch, make_trainer
+from sketchfed.training.base import ClientData
 from sketchfed.training.blind import Latest, client_form
-from sketchfed.training.losses import loss_named
+from sketchfed.training.objective import Objective, objective_of
 from sketchfed.vectors import Layout
 from sketchfed.wire import Packet, number_named, split, unpack
 
@@ -47,7 +48,7 @@ class Public:
     protection: Protection
     """For an algorithm that is resolved for the module. It contains neither weights nor fixed noise seeds."""
     module: nn.Module
-    loss: str | Loss
+    loss: str | Loss | OfBatch
     seed: PublicSeed
     shape: tuple[int, ...]
     """The shape of an example."""
@@ -329,7 +330,7 @@ class View:
         sizes = () if public.of_examples else tuple(public.sizes[client] for client in known)
         seeds = tuple(self._context(replica, client).own for client in known)
         module, form = public.given(replica.round)
-        loss = loss_named(public.loss)
+        loss: Objective = objective_of(public.loss)
         if public.of_examples:
             summed = len(known) if work.steps == 1 else 1  # one step adds up examples, however many they are, and whoever's
             loss = Planned(loss, batch_of(work) * summed)
@@ -367,14 +368,14 @@ class View:
 
 
 @dataclass(frozen=True)
-class Planned:
+class Planned(Objective):
     """The loss of a batch whose sum is divided by the planned number of examples, not by the actual number."""
 
-    loss: Loss
+    objective: Objective
     examples: int
 
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.loss(outputs, targets) * (len(outputs) / self.examples)
+    def __call__(self, module: nn.Module, batch: ClientData) -> Tensor:
+        return self.objective(module, batch) * (batch.size / self.examples)
 
 
 def _in_form_of(told: Heard, own: Heard) -> Tensor:

@@ -56,11 +56,11 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.privacy import MECHANISMS
     from sketchfed.server_optimisers import SERVER_OPTIMISERS
     from sketchfed.sketches import SKETCHES
-    from sketchfed.training import LOOPS, LOSSES, METRICS
+    from sketchfed.training import BATCH_LOSSES, LOOPS, LOSSES, METRICS, OPTIMISERS, SCHEDULES
 
     mathematics, learning = (
         (SKETCHES, CODECS, ALGORITHMS, COMBINE_RULES, SERVER_OPTIMISERS, MECHANISMS),
-        (MODELS, DATA_SETS, PARTITIONS, LOOPS, LOSSES, METRICS),
+        (MODELS, DATA_SETS, PARTITIONS, LOOPS, LOSSES, BATCH_LOSSES, OPTIMISERS, SCHEDULES, METRICS),
     )
     every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ANNOUNCED, ENGINES)
     return {registry.group.removeprefix("sketchfed."): registry for registry in every}

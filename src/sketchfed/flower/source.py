@@ -19,8 +19,8 @@ from sketchfed.flower.agreement import Agreement
 from sketchfed.parts import resolve_function
 from sketchfed.rounds.participant import Participant
 from sketchfed.runs.own_loop import size_of
-from sketchfed.runs.workload import build_module, examples_of, loss_for, named_workload, shares_start
-from sketchfed.training import LOOPS, Examples, OwnLoop, Trainer, make_trainer
+from sketchfed.runs.workload import build_module, examples_of, loss_of, named_workload, shares_start
+from sketchfed.training import LOOPS, Examples, OwnLoop, Trainer, examples_in, make_trainer
 from sketchfed.training.threads import one_thread
 from sketchfed.training.total import TotalTrainer
 
@@ -98,7 +98,8 @@ class NodeSource(WorkSource):
         tables = json.loads(offer)
         if self._loader:
             load_config({key: table for key, table in tables.items() if key != "data"})  # refuses parts that are missing here
-            examples = size_of(self._loaded()) if "train" in tables.get("training", {}) else len(self._load().x)
+            own = {"train", "batch_loss"} & tables.get("training", {}).keys()
+            examples = size_of(self._loaded()) if own else len(self._load().x)
             return Hello(examples=examples, own=True)
         client = self.settings.get("partition-id")
         if type(client) is not int:
@@ -116,7 +117,7 @@ class NodeSource(WorkSource):
         module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
         chosen = config.training
         trainer: Trainer = (
-            make_trainer(module, loss_for(agreement.task, config.model.loss))
+            make_trainer(module, loss_of(config, agreement.task), chosen.recipe(config.algorithm.rounds))
             if chosen.train is None
             else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train)
         )
@@ -151,7 +152,16 @@ class NodeSource(WorkSource):
                 )
             return found
 
-        return Work(participant, examples if chosen.train is None else whole, start)
+        def items() -> Any:
+            """What the node's function loads, as batches of any kind."""
+            collate = None if chosen.collate is None else LOOPS[chosen.collate]
+            found = examples_in(whole(), collate, owner="this node")
+            trainer.check(found.part(0, 2))
+            return found
+
+        if chosen.train is not None:
+            return Work(participant, whole, start)
+        return Work(participant, items if chosen.batch_loss is not None and self._loader else examples, start)
 
     @property
     def names_data(self) -> bool:

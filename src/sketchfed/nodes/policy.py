@@ -68,6 +68,9 @@ PARTS = (
     "sketches",
     "loops",
     "losses",
+    "batch_losses",
+    "optimisers",
+    "schedules",
     "metrics",
     "mechanisms",
 )

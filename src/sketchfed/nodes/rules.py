@@ -20,7 +20,7 @@ from sketchfed.privacy import MECHANISMS
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, SecureSums
 from sketchfed.server_optimisers import SERVER_OPTIMISERS
 from sketchfed.sketches import SKETCHES
-from sketchfed.training import LOOPS, LOSSES, METRICS
+from sketchfed.training import BATCH_LOSSES, LOOPS, LOSSES, METRICS, OPTIMISERS, SCHEDULES
 
 T = TypeVar("T")
 
@@ -35,6 +35,9 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "sketches": SKETCHES,
     "loops": LOOPS,
     "losses": LOSSES,
+    "batch_losses": BATCH_LOSSES,
+    "optimisers": OPTIMISERS,
+    "schedules": SCHEDULES,
     "metrics": METRICS,
     "mechanisms": MECHANISMS,
 }
@@ -44,6 +47,11 @@ _PLACES = {
     ("model", "metric"): "metrics",
     ("training", "train"): "loops",
     ("training", "evaluate"): "loops",
+    ("training", "collate"): "loops",
+    ("training", "batch_loss"): "batch_losses",
+    ("training", "optimiser"): "optimisers",
+    ("training", "round_schedule"): "schedules",
+    ("training", "step_schedule"): "schedules",
     ("data", "name"): "data",
     ("data", "partition"): "partitions",
     ("algorithm", "name"): "algorithms",

@@ -8,7 +8,7 @@ divided by `batch`, which is public, not by the actual number of examples in a b
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from sketchfed.kernels.draws import permutation
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection.passes import Passes, passed_batches
 from sketchfed.seeds import PublicSeed, SecretSeed, secret_bytes
-from sketchfed.training.base import Examples, LiveExamples, LocalWork, Trainer, taken
+from sketchfed.training.base import Examples, LocalWork, Trainer, taken
 
 Noise = Callable[[Tensor, SecretSeed], Tensor]
 """Adds noise to a sum of clipped numbers."""
@@ -77,22 +77,22 @@ def probability(work: LocalWork, examples: int) -> float:
     return min(1.0, batch_of(work) / examples) if examples else 0.0
 
 
-def poisson_batch(examples: Examples, chance: float, secret: SecretSeed) -> Examples:
+def poisson_batch(examples: Any, chance: float, secret: SecretSeed) -> Any:
     """Draw a batch that contains each example with probability `chance`, independently of the others."""
-    if chance >= 1 and not isinstance(examples, LiveExamples):
+    if chance >= 1 and type(examples) is Examples:
         return examples
-    chosen = torch.from_numpy(poisson_sample(secret.child("batch"), len(examples.x), chance=chance))
+    chosen = torch.from_numpy(poisson_sample(secret.child("batch"), examples.size, chance=chance))
     return taken(examples, chosen, PublicSeed.from_bytes(secret_bytes(secret.child("transforms"), 16)))
 
 
-def passed_batch(examples: Examples, batch: int, turn: int, seed: PublicSeed) -> Examples:
+def passed_batch(examples: Any, batch: int, turn: int, seed: PublicSeed) -> Any:
     """The batch of a client that was chosen `turn` times before. Each pass has a new order, drawn from the client's seed.
 
     The batch depends only on the turn, so a round that is run again uses the same examples.
     """
-    count = len(examples.x)
+    count = examples.size
     index, place = divmod(turn, passed_batches(count, batch))
-    if batch >= count and not isinstance(examples, LiveExamples):
+    if batch >= count and type(examples) is Examples:
         return examples
     order = torch.from_numpy(permutation(seed.child("pass", index).stream, dim=count))
     chosen = order[place * batch : (place + 1) * batch].long()
@@ -123,7 +123,7 @@ def private_descent(
 
 def hidden_batches(examples: Examples, work: LocalWork, secret: SecretSeed) -> Iterator[tuple[Examples, SecretSeed]]:
     """Yield the batch of each local step, and a secret for all other random draws of that step."""
-    chance = probability(work, len(examples.x))
-    for index in range(work.count(len(examples.x))):
+    chance = probability(work, examples.size)
+    for index in range(work.count(examples.size)):
         own = secret.child("step", index)
         yield poisson_batch(examples, chance, own), own

@@ -35,7 +35,7 @@ def norms(
         raise ValueError("this protection clips nothing, so there are no norms to measure")
     if protection.batches is None:
         return "privacy.clip", budget.settings.clip, _changes(protection, trainer, replica, data, context)
-    firsts = [Examples(each.x[:EXAMPLES], each.y[:EXAMPLES]) for each in data]
+    firsts = [each.part(0, EXAMPLES) for each in data]
     gradients = [trainer.gradients(replica.weights, first) for first in firsts]
     if not protection.noise_before_code:
         code, rate = protection.code(context), algorithm.work.rate

@@ -177,8 +177,8 @@ def encoded_gradients(code: LinearCode, trainer: Trainer, weights: Tensor, batch
     """Yield the encoded gradients of examples in chunks, `(some, size)`, each small enough for the cache."""
     if getattr(_kept, "rows", torch.empty(0, 0)).shape[1] != trainer.dim:
         _kept.rows = torch.empty(CHUNK, trainer.dim)
-    for start in range(0, len(batch.x), CHUNK):
-        part = Examples(batch.x[start : start + CHUNK], batch.y[start : start + CHUNK])
+    for start in range(0, batch.size, CHUNK):
+        part = batch.part(start, start + CHUNK)
         yield code.of_gradients(trainer.gradients(weights, part, out=_kept.rows), rate)
 
 

@@ -12,6 +12,7 @@ from sketchfed.runs.workload import Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch
 from sketchfed.training import Examples, Trainer
+from sketchfed.training.objective import loss_at, objective_of
 from sketchfed.vectors import Layout, flatten
 
 
@@ -51,12 +52,10 @@ def _alpha(algorithm: Algorithm, dim: int) -> float:
 
 def _smoothness(workload: Workload, examples: Examples, *, most: int = 256, turns: int = 40) -> float:
     """Estimate the largest curvature of the loss at the first weights by power iteration on Hessian-vector products."""
-    from sketchfed.training.losses import loss_named
-
-    module, loss = workload.module, loss_named(workload.loss)
+    module, objective = workload.module, objective_of(workload.loss)
     layout, weights = Layout.of(module), flatten(module).requires_grad_(True)
-    outputs = torch.func.functional_call(module, layout.views(weights), (examples.x[:most],))
-    (gradient,) = torch.autograd.grad(loss(outputs, examples.y[:most]), weights, create_graph=True)
+    loss = loss_at(module, objective, layout, weights, examples.part(0, most))
+    (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)
     direction = torch.randn(layout.dim, generator=torch.Generator().manual_seed(0))  # all ones may be flat, as for logits
     direction = (direction / direction.norm()).to(weights)
     norm: Tensor = direction.norm()

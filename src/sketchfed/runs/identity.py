@@ -20,7 +20,13 @@ log = logging.getLogger("sketchfed")
 
 _VERSION = 1
 _SHOWN = 5
-_CODE = {"loss": "loss", "train": "training loop", "evaluate": "evaluation"}
+_CODE = {
+    "loss": "loss",
+    "batch_loss": "loss of a batch",
+    "collate": "collate function",
+    "train": "training loop",
+    "evaluate": "evaluation",
+}
 
 
 def identity(workload: FederatedProblem) -> dict[str, Any]:

@@ -27,12 +27,12 @@ from sketchfed.runs.clipping import clip_advice
 from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host, make_host
 from sketchfed.runs.identity import check_identity, keep_identity
-from sketchfed.runs.objects import Objects, problem_of
+from sketchfed.runs.objects import FUNCTIONS, Objects, problem_of
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.result import Run
 from sketchfed.runs.wire_file import WIRE, WireFile
 from sketchfed.runs.workload import KEYS, Chosen
-from sketchfed.training import Evaluate, Loss, Score, Train
+from sketchfed.training import BatchLoss, Collate, Evaluate, Loss, Score, Train
 from sketchfed.training.threads import one_thread
 from sketchfed.version import __version__
 
@@ -55,6 +55,8 @@ def run(
     redraw: bool | None = None,
     train: Train | None = None,
     evaluate: Evaluate | None = None,
+    batch_loss: BatchLoss | None = None,
+    collate: Collate | None = None,
     folder: Path | str | None = None,
     on_round: OnRound | None = None,
     on_exchange: OnExchange | None = None,
@@ -65,6 +67,9 @@ def run(
     own data: `clients` holds a pair of tensors `(x, y)` or a torch Dataset for each client. By default, Datasets with random
     transforms are read again in every pass, and all others once. `redraw=True` reads all Datasets again in every pass, and
     `redraw=False` reads them once. `loss` and `metric` are functions of outputs and targets, or the names of such functions.
+
+    With `batch_loss`, a function `batch_loss(model, batch)` of your own that returns the mean loss of a batch, clients hold
+    data of any kind: lists, Datasets, DataLoaders, tensors, or dicts of tensors. `collate` makes a batch of a list of examples.
 
     With `train`, a function `train(model, data, context)` of your own trains each client, on whatever `clients` holds for it,
     and `evaluate(model, data, context)` returns metrics of `test` by name. See `ClientContext` for what they are told.
@@ -77,12 +82,13 @@ def run(
     29208
     """
     chosen = load_config(config if config is not None else {})
-    if all(given is None for given in (model, clients, test, loss, metric, train, evaluate)):
+    if all(given is None for given in (model, clients, test, loss, metric, train, evaluate, batch_loss, collate)):
         return prepare(chosen, folder=folder, on_exchange=on_exchange).finish(on_round)
     if (chosen.data, chosen.model) != (DataSettings(), ModelSettings()):
         raise InputError("the configuration names [data] or [model], but both were given as objects. Remove these tables.")
     built_in: dict[str, Any] = {"loss": loss, "metric": metric, "task": task, "redraw": redraw}
-    objects = Objects(model=model, clients=clients, test=test, train=train, evaluate=evaluate, **built_in)
+    functions: dict[str, Any] = {"train": train, "evaluate": evaluate, "batch_loss": batch_loss, "collate": collate}
+    objects = Objects(model=model, clients=clients, test=test, **functions, **built_in)
     return _begun(_given(chosen, objects, on_exchange), folder).finish(on_round)
 
 
@@ -110,8 +116,9 @@ def reopen(folder: Path | str, *, host: MakeHost | None = None, **given: Any) ->
         if given:
             raise InputError(f"the run in {path} names its model and data, so it takes no {', '.join(given)}. Leave them out.")
         return Loop(config, problem_of(config), folder=path, host=host).keep_in(RunFolder.open(path))
-    loops = [name for name in ("train", "evaluate") if getattr(config.training, name) == GIVEN]
-    needed = ["model", "clients", *(["test"] if not loops or "evaluate" in loops else []), *loops]
+    loops = [name for name in FUNCTIONS if getattr(config.training, name) == GIVEN]
+    tested = "evaluate" in loops or not {"train", "batch_loss"} & set(loops)
+    needed = ["model", "clients", *(["test"] if tested else []), *loops]
     if not set(needed) <= given.keys():
         listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
         raise InputError(f"the run in {path} was given its model and data as objects. Pass {listed} again.")

@@ -8,23 +8,34 @@ from torch import nn
 
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings
 from sketchfed.errors import InputError
-from sketchfed.runs.own_loop import LoopWorkload, loop_of
+from sketchfed.runs.evaluation import Evaluation
+from sketchfed.runs.own_loop import LoopWorkload, loop_of, test_of
+from sketchfed.runs.own_loss import LossWorkload
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.workload import Chosen, from_objects, named_workload
-from sketchfed.training import Evaluate, Loss, Train
+from sketchfed.training import LOOPS, BatchLoss, Collate, Evaluate, Loss, Train
+
+FUNCTIONS = ("train", "evaluate", "batch_loss", "collate")
+"""The functions that are passed as objects, and the keys of [training] under which a configuration names them."""
 
 
 def problem_of(config: Config) -> FederatedProblem:
     """The problem that a configuration names."""
     chosen = config.training
-    if chosen.train is None and (chosen.evaluate is not None or chosen.options):
-        given = "evaluate" if chosen.evaluate is not None else next(iter(chosen.options))
-        raise InputError(
-            f"training.{given} is for a training loop of your own, but training.train names none. Name one, or remove "
-            "[training]."
-        )
     workload = named_workload(config)
-    return workload if chosen.train is None else loop_of(config, workload)
+    if chosen.train is not None:
+        return loop_of(config, workload)
+    if chosen.collate is not None:
+        raise InputError(
+            f"training.collate = '{chosen.collate}' makes batches of single examples, and data set '{config.data.name}' holds "
+            "tensors, which are cut. Remove it."
+        )
+    if chosen.evaluate is None:
+        return workload
+    evaluation = Evaluation(
+        function=LOOPS[chosen.evaluate], name=chosen.evaluate, module=workload.module, data=test_of(workload)
+    )
+    return replace(workload, evaluation=evaluation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +51,13 @@ class Objects:
     redraw: bool | None = None
     train: Train | None = None
     evaluate: Evaluate | None = None
+    batch_loss: BatchLoss | None = None
+    collate: Collate | None = None
 
     def named_in(self, config: Config) -> Config:
         """The configuration that says that these were given as objects."""
         self._check(config)
-        loops: dict[str, Any] = {name: GIVEN for name in ("train", "evaluate") if getattr(self, name) is not None}
+        loops: dict[str, Any] = {name: GIVEN for name in FUNCTIONS if getattr(self, name) is not None}
         return replace(
             config,
             data=DataSettings(name=GIVEN, clients=len(self.clients or ())),
@@ -56,8 +69,25 @@ class Objects:
         """The problem that these objects are."""
         if self.model is None or self.clients is None:
             raise InputError("a run needs a model and the data of its clients. Pass model and clients.")
+        recipe = config.training.recipe(config.algorithm.rounds)
+        evaluation = None
+        if self.train is None and self.evaluate is not None:
+            name = _named(self.evaluate)
+            evaluation = Evaluation(function=self.evaluate, name=name, module=self.model, data=self.test)
+        if self.batch_loss is not None:
+            return LossWorkload(
+                module=self.model,
+                clients=self.clients,
+                test=self.test,
+                batch_loss=self.batch_loss,
+                collate=self.collate,
+                evaluation=evaluation,
+                recipe=recipe,
+            )
         if self.train is None:
-            return from_objects(self.model, self.clients, self.test, self.loss, self.task, self.metric, redraw=self.redraw)
+            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe}
+            made = from_objects(self.model, self.clients, self.test, self.loss, self.task, self.metric, **built_in)
+            return replace(made, evaluation=evaluation)
         return LoopWorkload(
             module=self.model,
             clients=self.clients,
@@ -70,27 +100,27 @@ class Objects:
         )
 
     def _check(self, config: Config) -> None:
-        if self.train is None and self.evaluate is not None:
-            raise InputError("evaluate is for a training loop of your own. Pass train as well, or use metric.")
         if self.train is None and config.training.train is not None:
             raise InputError(
                 f"training.train = '{config.training.train}' names a loop, but model and clients were passed as objects, and "
                 "train was not passed. Pass the function: train=..."
             )
-        needed = {"model": self.model, "clients": self.clients} | ({"test": self.test} if self.train is None else {})
+        pairs = self.train is None and self.batch_loss is None
+        needed = {"model": self.model, "clients": self.clients} | ({"test": self.test} if pairs else {})
         if any(given is None for given in needed.values()):
             raise InputError(
-                "model, clients and test belong together: give all three, or name them in the configuration. With train, "
-                "model and clients suffice."
+                "model, clients and test belong together: give all three, or name them in the configuration. With train or "
+                "batch_loss, model and clients suffice."
             )
-        builtin = {"loss": self.loss, "metric": self.metric, "redraw": self.redraw}
-        if self.train is not None and (given := [name for name, value in builtin.items() if value is not None]):
-            raise InputError(
-                f"{given[0]} is for the built-in loop, but train does the training. Remove it, and use it inside of your "
-                "functions."
-            )
-        if self.train is None and config.training.options:
-            raise InputError("[training] holds options for a loop of your own, but train was not passed. Pass it.")
+        own = {"batch_loss": self.batch_loss, "collate": self.collate}
+        of_pairs = {"loss": self.loss, "metric": self.metric, "redraw": self.redraw}
+        for unused, why in (
+            ({**own, **of_pairs} if self.train is not None else {}, "the built-in loop, but train does the training"),
+            (of_pairs if self.batch_loss is not None else {}, "pairs of inputs and targets, but batch_loss reads the batch"),
+            ({"collate": self.collate} if pairs else {}, "batches that batch_loss reads, which was not passed"),
+        ):
+            if given := [name for name, value in unused.items() if value is not None]:
+                raise InputError(f"{given[0]} is for {why}. Remove it, and use it inside of your functions.")
 
 
 def _named(function: object) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -218,7 +219,9 @@ def size_of(data: Any) -> int:
     """The number of examples that a client holds. 1 if nobody can tell."""
     if isinstance(data, DataLoader):
         data = data.dataset
-    if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
+    if isinstance(data, Mapping):
+        data = tuple(data.values())
+    if isinstance(data, tuple) and data and isinstance(data[0], Tensor | np.ndarray):
         data = data[0]
     try:
         return max(1, len(data))

@@ -12,7 +12,7 @@ from torch import Tensor
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.errors import NotLinearError, reason
 from sketchfed.runs import captured
-from sketchfed.runs.workload import Workload
+from sketchfed.runs.workload import KEYS, Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, Score, Trainer
 from sketchfed.training.metrics import measured, metric_key
@@ -42,12 +42,17 @@ class Scorer:
         """The loss, accuracy and metric on the held-out data."""
         weights = replica.weights
         score = self._workload.summarise(self._each(lambda chunk: self._trainer.score(weights, chunk), self._chunks))
+        if (evaluation := self._workload.evaluation) is not None:
+            found = evaluation.measured(weights, replica.round, self._seed)
+            own = evaluation.expected(found, self._workload.keys[len(KEYS) + len(self._workload.metrics) :])
+            score = Score(found.get("loss", score.loss), found.get("accuracy", score.accuracy), own)
         if not self._workload.metrics:
             return score
         outputs = self._each(lambda chunk: self._trainer.outputs(weights, chunk.x), self._chunks)
         targets = [chunk.y for chunk in self._chunks]
         every, true = torch.cat(outputs), torch.cat(targets)
-        return score._replace(others={metric_key(metric): measured(metric, every, true) for metric in self._workload.metrics})
+        named = {metric_key(metric): measured(metric, every, true) for metric in self._workload.metrics}
+        return score._replace(others={**named, **score.others})
 
     def captured(self, algorithm: Algorithm, replica: Replica) -> float | None:
         """The share of the training gradient that the next round's packets carry. None unless their code is orthonormal."""

@@ -1,9 +1,10 @@
 """The workload of a run: the clients' data, the model and its loss, made from a configuration or given as objects."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from secrets import randbits, token_bytes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,24 @@ from sketchfed.errors import InputError
 from sketchfed.runs.fingerprints import tensors_digest
 from sketchfed.runs.problem import ProblemScorer
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import LOSSES, Examples, LiveExamples, Loss, Metric, Score, Trainer, make_trainer
+from sketchfed.training import (
+    LOSSES,
+    Examples,
+    LiveExamples,
+    Loss,
+    Metric,
+    OfBatch,
+    Recipe,
+    Score,
+    Trainer,
+    make_trainer,
+)
 from sketchfed.training.metrics import FOR_REGRESSION, METRICS, metric_key
+from sketchfed.training.objective import BATCH_LOSSES
 from sketchfed.vectors import flatten
+
+if TYPE_CHECKING:
+    from sketchfed.runs.evaluation import Evaluation
 
 DEFAULT_CLIENTS = 20
 _CHUNK = 1_000  # examples scored at a time
@@ -42,11 +58,15 @@ class Workload:
     parts: Sequence[Tensor]
     """The indices of each client's training examples."""
     module: nn.Module
-    loss: str | Loss
+    loss: str | Loss | OfBatch
     shared_start: bool
     """Whether every party can rebuild the first weights from the seed, so that nobody has to send them."""
     metrics: Sequence[str | Metric] = ()
     """Additional metrics for the held-out data, besides loss and accuracy."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """How local steps are taken."""
+    evaluation: "Evaluation | None" = None
+    """A function of the user's own that measures more on the held-out data."""
 
     @classmethod
     def from_config(cls, config: Config) -> "Workload":
@@ -78,7 +98,8 @@ class Workload:
     @property
     def code(self) -> dict[str, Any]:
         """The user's code on which the result depends, for the run's identity."""
-        return {"loss": self.loss}
+        own = {"batch_loss": self.loss.function} if isinstance(self.loss, OfBatch) else {"loss": self.loss}
+        return own if self.evaluation is None else own | {"evaluate": self.evaluation.function}
 
     def digests(self) -> dict[str, Any]:
         """Digests of the data, for the run's identity.
@@ -95,15 +116,17 @@ class Workload:
             "redrawn": data.reader is not None and data.reader.redrawn,
         }
 
-    @property
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """The keys of a line of this run's metrics."""
-        return (*KEYS, *map(metric_key, self.metrics))
+        named = (*KEYS, *map(metric_key, self.metrics))
+        return named if self.evaluation is None else (*named, *self.evaluation.others(named))
 
     def trainer(self) -> Trainer:
         """Check that the model, the loss and the data fit each other, and return the trainer."""
-        trainer = make_trainer(self.module, self.loss)
+        trainer = make_trainer(self.module, self.loss, self.recipe)
         examples = self._check(trainer)
+        _ = self.keys
         if self.loss == "cross_entropy":
             self._check_outputs(trainer.outputs(flatten(self.module), examples.x))
         return trainer
@@ -136,7 +159,8 @@ class Workload:
             )
 
     def check(self, config: Config) -> None:
-        """The built-in loop works with all settings."""
+        """Refuse settings that contradict how steps are taken."""
+        check_recipe(config, self.recipe)
 
     def scorer(self, trainer: Trainer, seed: PublicSeed, *, workers: int) -> ProblemScorer:
         """What measures the model between rounds."""
@@ -163,7 +187,8 @@ class Workload:
     def summarise(self, parts: Sequence[tuple[float, int]]) -> Score:
         """Combine the scores of the chunks into one score."""
         count = len(self.dataset.y_test)
-        right = sum(right for _, right in parts) / count if self.dataset.task == "classification" else None
+        counted = self.dataset.task == "classification" and not isinstance(self.loss, OfBatch)
+        right = sum(right for _, right in parts) / count if counted else None
         return Score(sum(loss for loss, _ in parts) / count, right)
 
 
@@ -190,7 +215,29 @@ def from_config(config: Config) -> Workload:
             "gradients and losses of examples are needed here. Remove [training]: the built-in loop then trains as [algorithm] "
             "says."
         )
+    if not config.training.recipe(1).usual:
+        raise InputError(
+            "[training] changes how steps are taken, and here the steps of plain SGD are followed, with momentum and weight "
+            "decay at most. Remove the optimiser, schedules, clipping, precision and accumulation from [training]."
+        )
     return named_workload(config)
+
+
+def check_recipe(config: Config, recipe: Recipe) -> None:
+    """Refuse an optimiser that cannot be made, and one whose steps the algorithm or the protection would take itself."""
+    if recipe.usual:
+        return
+    recipe.check(config.algorithm.work)
+    if not config.algorithm.shows_weights:
+        raise InputError(
+            f"algorithm '{config.algorithm.name}' takes local steps through sketched layers itself, so [training] cannot "
+            "change them. Remove the optimiser, schedules, clipping, precision and accumulation from [training]."
+        )
+    if config.privacy is not None and (config.privacy.unit == "example" or config.privacy.placement == "steps"):
+        raise InputError(
+            "privacy.unit = 'example' takes local steps from clipped gradients with noise, so [training] cannot change them. "
+            "Remove the optimiser, schedules, clipping, precision and accumulation, or use privacy.unit = 'client'."
+        )
 
 
 def named_workload(config: Config) -> Workload:
@@ -203,14 +250,28 @@ def named_workload(config: Config) -> Workload:
     clients = config.data.clients or (None if config.data.partition == "natural" else DEFAULT_CLIENTS)
     parts = data.partition(dataset, name=config.data.partition, clients=clients, seed=seed.child("partition"), **spreading)
     module = build_module(config, shape=dataset.shape, outputs=dataset.outputs)
-    return Workload(
+    workload = Workload(
         dataset=dataset,
         parts=parts,
         module=module,
-        loss=loss_for(dataset.task, config.model.loss),
+        loss=loss_of(config, dataset.task),
         shared_start=shares_start(config),
         metrics=metrics_for(dataset.task, config.model.metric),
+        recipe=config.training.recipe(config.algorithm.rounds),
     )
+    return workload
+
+
+def loss_of(config: Config, task: str) -> str | Loss | OfBatch:
+    """The loss that a configuration names, or the default loss of the task."""
+    if config.training.batch_loss is None:
+        return loss_for(task, config.model.loss)
+    if config.model.loss is not None:
+        raise InputError(
+            f"model.loss = '{config.model.loss}' and training.batch_loss = '{config.training.batch_loss}' both name a loss. "
+            "Remove one."
+        )
+    return OfBatch(BATCH_LOSSES[config.training.batch_loss])
 
 
 def build_module(config: Config, *, shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -264,6 +325,7 @@ def from_objects(
     metric: Chosen = None,
     *,
     redraw: bool | None = None,
+    recipe: Recipe | None = None,
 ) -> Workload:
     """Make a workload from a module, a loss and data. Each client has one pair of tensors or one torch Dataset.
 
@@ -277,4 +339,5 @@ def from_objects(
         loss=loss_for(task, loss),
         shared_start=False,
         metrics=metrics_for(task, metric),
+        recipe=recipe or Recipe(),
     )

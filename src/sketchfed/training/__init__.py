@@ -4,49 +4,62 @@ from torch import nn
 
 from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LiveExamples, LocalWork, Score, Trainer
+from sketchfed.training.items import Collate, examples_in
 from sketchfed.training.losses import LOSSES, Loss, loss_named
 from sketchfed.training.memory import ClientMemory, Turn
 from sketchfed.training.metrics import METRICS, Metric
+from sketchfed.training.objective import BATCH_LOSSES, BatchLoss, OfBatch
 from sketchfed.training.own import LOOPS, ClientContext, Evaluate, OwnLoop, Train
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
+from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, Recipe
 from sketchfed.training.settings import TrainingSettings
 from sketchfed.training.stack import StackTrainer, stacked_layers
 from sketchfed.training.threads import one_thread
 
 __all__ = [
+    "BATCH_LOSSES",
     "LOOPS",
     "LOSSES",
     "METRICS",
+    "OPTIMISERS",
+    "SCHEDULES",
     "AutogradTrainer",
+    "BatchLoss",
     "ClientContext",
     "ClientMemory",
+    "Collate",
     "Evaluate",
     "Examples",
     "LiveExamples",
     "LocalWork",
     "Loss",
     "Metric",
+    "OfBatch",
     "OwnLoop",
     "PerceptronTrainer",
+    "Recipe",
     "Score",
     "StackTrainer",
     "Train",
     "Trainer",
     "TrainingSettings",
     "Turn",
+    "examples_in",
     "make_trainer",
     "one_thread",
 ]
 
 
-def make_trainer(module: nn.Module, loss: str | Loss) -> Trainer:
+def make_trainer(module: nn.Module, loss: str | Loss | OfBatch, recipe: Recipe | None = None) -> Trainer:
     """Return the fastest trainer for a module: hand-written ones for dense layers and for stacks of convolutions, autograd for
-    everything else.
+    everything else. `recipe` says how steps are taken; by default they are those of plain SGD.
     """
+    if isinstance(loss, OfBatch):
+        return AutogradTrainer(module, loss, recipe=recipe)
     function = loss_named(loss)
-    if loss in ("cross_entropy", "squares"):
+    if loss in ("cross_entropy", "squares") and (recipe is None or recipe.usual):
         if dense_layers(module) is not None:
             return PerceptronTrainer(module, function)
         if stacked_layers(module) is not None:
             return StackTrainer(module, function)
-    return AutogradTrainer(module, function)
+    return AutogradTrainer(module, function, recipe=recipe)

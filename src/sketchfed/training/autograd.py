@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +11,14 @@ from torch import Tensor, nn
 from sketchfed.errors import InputError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
+from sketchfed.training.alone import each_gradient
 from sketchfed.training.base import CHUNK, Examples, LocalWork, batches, explained, scored
 from sketchfed.training.blind import Latest, client_form
-from sketchfed.training.fit import fitting_loss
+from sketchfed.training.items import Stream
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
+from sketchfed.training.objective import OfBatch, objective_of
+from sketchfed.training.recipe import Recipe
 from sketchfed.vectors import Layout, adopt, emptied, hollow, trainable
 
 
@@ -28,16 +32,21 @@ class AutogradTrainer:
 
     With a `form`, the module is the client form of a model. A step that changes the update to send by −rate·Γ moves the weights
     that the client sees by −rate·RRᵀΓ.
+
+    A `recipe` other than the usual one takes the steps with one of torch's optimisers.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, form: ModelSketch | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Loss | OfBatch, form: ModelSketch | None = None, recipe: Recipe | None = None
+    ) -> None:
         self.dim = Layout.of(module).dim
         self.sequential = False
-        self._module, self._loss, self._form = hollow(module), loss, form
+        self._module, self._form, self._recipe = hollow(module), form, recipe or Recipe()
+        self._loss, self._objective = loss, objective_of(loss)
         self._local = threading.local()
         self._sketched: Latest[AutogradTrainer] = Latest()
 
-    def check(self, examples: Examples) -> None:
+    def check(self, examples: Any) -> None:
         """Try a forward and a backward pass, and detect whether the module draws random numbers or changes buffers."""
         with self._holding(torch.linspace(-0.1, 0.1, self.dim)) as module:
             buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
@@ -45,7 +54,7 @@ class AutogradTrainer:
             with torch.random.fork_rng(devices=[]):
                 before = torch.get_rng_state()
                 with explained(examples):
-                    fitting_loss(self._loss, module(examples.x), examples.y).backward()  # type: ignore[no-untyped-call]
+                    self._objective.tried(module, examples).backward()
                 self.sequential = not torch.equal(before, torch.get_rng_state())
             changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, buffers[name])]
         if changed:
@@ -54,35 +63,46 @@ class AutogradTrainer:
                 "nn.GroupNorm or nn.LayerNorm, which keep no statistics and also work on a batch of one example."
             )
 
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
+    def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         with torch.random.fork_rng(devices=[], enabled=self.sequential):
             if self.sequential:
                 torch.manual_seed(int(turn.seed.child("torch").words(1)[0]))
-            return self._trained(weights, examples, work, turn.seed)
+            return self._trained(weights, examples, work, turn)
 
-    def _trained(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        trained = weights.clone()
+    def _trained(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
+        trained, seed = weights.clone(), turn.seed
         with self._holding(trained) as module:
             module.train()
+            if not self._recipe.usual:
+                drawn = batches(examples, work, seed)
+                self._recipe.descend(module, self._objective, drawn, work, turn, self._count(examples, work))
+                return trained
             if self._form is None and not (work.momentum or work.decay):
                 self._descend(module, examples, work, seed)
                 return trained
             return self._descend_flat(module, trained, examples, work, seed)
 
-    def _descend(self, module: nn.Module, examples: Examples, work: LocalWork, seed: PublicSeed) -> None:
+    def _count(self, examples: Any, work: LocalWork) -> int:
+        """The number of steps of the local work."""
+        if isinstance(examples, Stream) and work.steps is None and self._recipe.step_schedule != "constant":
+            raise InputError(
+                "training.step_schedule stretches over the steps of a round, and nobody knows how many batches a DataLoader "
+                "gives. Set algorithm.local_steps."
+            )
+        return work.count(examples.size)
+
+    def _descend(self, module: nn.Module, examples: Any, work: LocalWork, seed: PublicSeed) -> None:
         """Take steps of plain SGD. Gradients stay where autograd puts them, so that nothing is copied."""
         parameters = list(trainable(module).values())
         for batch in batches(examples, work, seed):
-            self._loss(module(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+            self._objective(module, batch).backward()
             used = [parameter for parameter in parameters if parameter.grad is not None]
             with torch.no_grad():
                 torch._foreach_add_([p.data for p in used], [p.grad for p in used], alpha=-work.rate)  # type: ignore[misc]
             for parameter in used:
                 parameter.grad = None
 
-    def _descend_flat(
-        self, module: nn.Module, trained: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed
-    ) -> Tensor:
+    def _descend_flat(self, module: nn.Module, trained: Tensor, examples: Any, work: LocalWork, seed: PublicSeed) -> Tensor:
         """Take steps that need the gradient as one vector: those with momentum or decay, and those of a client form."""
         gradient = torch.zeros_like(trained)
         views = Layout.of(module).views(gradient)
@@ -92,7 +112,7 @@ class AutogradTrainer:
         said = None if self._form is None else trained.clone()
         for batch in batches(examples, work, seed):
             gradient.zero_()
-            self._loss(module(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+            self._objective(module, batch).backward()
             step = gradient
             if work.decay:
                 step.add_(trained, alpha=work.decay)
@@ -110,11 +130,11 @@ class AutogradTrainer:
         return self._sketched.get(form, lambda: self._made(form))
 
     def _made(self, form: ModelSketch) -> "AutogradTrainer":
-        trainer = AutogradTrainer(client_form(self._module, form), self._loss, form)
+        trainer = AutogradTrainer(client_form(self._module, form), self._loss, form, self._recipe)
         trainer.sequential = self.sequential
         return trainer
 
-    def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
+    def gradients(self, weights: Tensor, examples: Any, out: Tensor | None = None) -> Tensor:
         """Uses `torch.func`. The module must treat each example separately and must not draw random numbers."""
         if self.sequential:
             raise InputError(
@@ -122,28 +142,18 @@ class AutogradTrainer:
                 "Remove such layers for privacy at example level, or protect whole clients: privacy.unit = 'client'."
             )
         module = self._copy().train()
-        layout = Layout.of(module)
-
-        def loss_of(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            outputs = torch.func.functional_call(module, layout.views(flat), (x[None],))
-            return self._loss(outputs, y[None])
-
-        if not len(examples.x):
-            return torch.zeros(0, self.dim)
         try:
-            each = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))
-            return each(weights, examples.x, examples.y).detach()  # type: ignore[no-any-return]
+            return each_gradient(module, self._objective, weights, examples)
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"this model gives no gradient for a single example: {error}. Privacy at example level needs such gradients, "
                 "but layers that mix examples (BatchNorm) do not have them. Use GroupNorm, or privacy.unit = 'client'."
             ) from error
 
-    def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
+    def clipped_sum(self, weights: Tensor, examples: Any, clip: float) -> Tensor:
         total = torch.zeros(self.dim)
-        for start in range(0, len(examples.x), CHUNK):
-            part = Examples(examples.x[start : start + CHUNK], examples.y[start : start + CHUNK])
-            rows = self.gradients(weights, part)
+        for start in range(0, examples.size, CHUNK):
+            rows = self.gradients(weights, examples.part(start, start + CHUNK))
             scales = (clip / rows.norm(dim=1).clamp(min=1e-30)).clamp(max=1.0)
             total.addmv_(rows.t(), scales)
         return total
@@ -153,9 +163,13 @@ class AutogradTrainer:
         with self._holding(weights.clone()) as module, torch.no_grad():
             return module.eval()(x)  # type: ignore[no-any-return]
 
-    def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
+    def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
+        if isinstance(self._objective, OfBatch):
+            with self._holding(weights.clone()) as module, torch.no_grad():
+                return float(self._objective(module.eval(), examples)) * examples.size, 0
+        assert isinstance(examples, Examples)
         outputs = self.outputs(weights, examples.x)
-        return scored(outputs, examples.y, self._loss(outputs, examples.y))
+        return scored(outputs, examples.y, self._objective.loss(outputs, examples.y))
 
     @contextmanager
     def _holding(self, weights: Tensor) -> Iterator[nn.Module]:

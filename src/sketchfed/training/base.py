@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,8 +20,22 @@ CHUNK = 16
 """The number of per-example gradients that are in memory at a time."""
 
 
+class ClientData(Protocol):
+    """A client's examples, or a batch of them, of whatever kind."""
+
+    @property
+    def size(self) -> int:
+        """The number of examples."""
+
+    def content(self) -> Any:
+        """All of them as one batch, in the form in which a loss of a batch takes it."""
+
+    def part(self, start: int, stop: int) -> Any:
+        """Some of the examples, which follow each other."""
+
+
 class Examples(NamedTuple):
-    """Prepared float32 inputs `(n, *shape)` and their targets."""
+    """Prepared inputs `(n, *shape)` and their targets."""
 
     x: Tensor
     y: Tensor
@@ -30,6 +44,10 @@ class Examples(NamedTuple):
     def size(self) -> int:
         """The number of examples."""
         return len(self.x)
+
+    def content(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets."""
+        return self.x, self.y
 
     def part(self, start: int, stop: int) -> "Examples":
         """Some of the examples, which follow each other."""
@@ -50,9 +68,9 @@ class LiveExamples(Examples):
         return made
 
 
-def taken(examples: Examples, rows: Tensor, seed: PublicSeed) -> Examples:
+def taken(examples: Any, rows: Tensor, seed: PublicSeed) -> Any:
     """Select some of the examples. Random transforms draw from the seed."""
-    if isinstance(examples, LiveExamples):
+    if isinstance(examples, LiveExamples) or not isinstance(examples, Examples):
         return examples.read(rows, seed)
     return Examples(examples.x[rows], examples.y[rows])
 
@@ -105,19 +123,19 @@ class Trainer(Protocol):
     sequential: bool
     """Whether clients must be trained one after the other, because the model draws from torch's global generator."""
 
-    def check(self, examples: Examples) -> None:
+    def check(self, examples: Any) -> None:
         """Raise `InputError` unless the model can be trained on examples like these."""
 
-    def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
+    def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         """Return new weights after the local work. The weights given are not modified; `turn.kept` may be."""
 
-    def gradients(self, weights: Tensor, examples: Examples, out: Tensor | None = None) -> Tensor:
+    def gradients(self, weights: Tensor, examples: Any, out: Tensor | None = None) -> Tensor:
         """Return the gradient of each example's own loss, `(n, dim)`.
 
         A trainer may write the result into `out`, which must have at least n rows.
         """
 
-    def clipped_sum(self, weights: Tensor, examples: Examples, clip: float) -> Tensor:
+    def clipped_sum(self, weights: Tensor, examples: Any, clip: float) -> Tensor:
         """Return the sum `(dim,)` of the examples' gradients, each scaled down to a norm of at most `clip`."""
 
     def sketched(self, form: ModelSketch) -> "Trainer":
@@ -129,29 +147,33 @@ class Trainer(Protocol):
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return the model's outputs for prepared inputs in evaluation mode."""
 
-    def score(self, weights: Tensor, examples: Examples) -> tuple[float, int]:
+    def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
         """Return the sum of losses and the number of correct answers (0 for regression) on a chunk of examples."""
 
 
 @contextmanager
-def explained(examples: Examples) -> Iterator[None]:
+def explained(examples: ClientData) -> Iterator[None]:
     """Replace torch's errors by a clear message if a model does not fit its data."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
+        what = f"examples of shape {tuple(examples.x.shape[1:])}" if isinstance(examples, Examples) else "these examples"
         raise InputError(
-            f"the model cannot be trained on examples of shape {tuple(examples.x.shape[1:])}: {type(error).__name__}: {error}. "
+            f"the model cannot be trained on {what}: {type(error).__name__}: {error}. "
             "Check the model's input shape, its number of outputs and the loss."
         ) from error
 
 
-def batches(examples: Examples, work: LocalWork, seed: PublicSeed) -> Iterator[Examples]:
+def batches(examples: Any, work: LocalWork, seed: PublicSeed) -> Iterator[Any]:
     """Yield the batches of a round's local work: views if they follow the order of the examples, and otherwise copies.
 
     Only one batch is copied at a time. It then stays in the cache for the step that uses it. Live examples are read again.
     """
+    if not isinstance(examples, Examples):
+        yield from examples.batches(work, seed)
+        return
     order, slices = work.order(len(examples.x), seed)
     if isinstance(examples, LiveExamples):
         for step, (start, stop) in enumerate(slices):

@@ -23,8 +23,9 @@ MOST = 1e12
 
 
 class TotalTrainer:
-    """A trainer in which contributions count as zero, of clients and of examples, if they are not finite, absurdly large, or raise
-    an exception."""
+    """A trainer in which contributions, of clients and of examples, count as zero if they are not finite, absurdly large, or
+    raise an exception.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -36,7 +37,9 @@ class TotalTrainer:
         try:
             trained = self._trainer.train(weights, examples, work, turn)
         except Exception as error:
-            log.warning("training raised an exception, so this client's update counts as zero. Nobody else is told. %s", reason(error))
+            log.warning(
+                "training raised an exception, so this client's update counts as zero. Nobody else is told. %s", reason(error)
+            )
             turn.kept = kept
             return weights.clone()
         if _small((trained - weights)[None]).all():
@@ -60,7 +63,9 @@ class TotalTrainer:
         """The gradient of each example, after an exception that one of them may have raised."""
         rows = torch.zeros(examples.size, self.dim)
         if examples.size == 1:
-            log.warning("an example raised an exception, so its gradient counts as zero. Nobody else is told. %s", reason(error))
+            log.warning(
+                "an example raised an exception, so its gradient counts as zero. Nobody else is told. %s", reason(error)
+            )
             return rows
         for place in range(examples.size):
             rows[place] = self.gradients(weights, examples.part(place, place + 1))[0]

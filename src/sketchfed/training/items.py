@@ -1,0 +1,248 @@
+"""A client's examples of any kind, and the batches that are made of them."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from sketchfed.data.generators import drawing_from
+from sketchfed.data.reading import FIRST
+from sketchfed.errors import InputError
+from sketchfed.seeds import PublicSeed
+from sketchfed.training.base import LocalWork
+
+Collate = Callable[[list[Any]], Any]
+"""A function that makes a batch of a list of examples, such as one that pads sequences to one length."""
+
+
+class Items:
+    """Examples that are read one by one, from a list or a map-style Dataset. `collate` makes batches of them.
+
+    Whatever is random in reading and collating draws from the seed that `read` is given.
+    """
+
+    def __init__(self, data: Any, collate: Collate, seed: PublicSeed = FIRST) -> None:
+        self._data, self._collate, self._seed = data, collate, seed
+        self.size = len(data)
+
+    def read(self, rows: Tensor, seed: PublicSeed) -> "Items":
+        """Some of the examples, read with transforms that draw from the seed."""
+        with drawing_from(seed):
+            return Items([self._data[row] for row in rows.tolist()], self._collate, seed)
+
+    def part(self, start: int, stop: int) -> "Items":
+        """Some of the examples, which follow each other."""
+        return self.read(torch.arange(start, min(stop, self.size)), self._seed)
+
+    def content(self) -> Any:
+        """All examples as one batch."""
+        with drawing_from(self._seed.child("collate")):
+            return self._collate([self._data[row] for row in range(self.size)])
+
+    def chunks(self, most: int) -> Iterator["Items"]:
+        """All examples in their order, at most this many at a time."""
+        return (self.part(start, start + most) for start in range(0, self.size, most))
+
+    def batches(self, work: LocalWork, seed: PublicSeed) -> Iterator["Items"]:
+        """The batches of a round's local work."""
+        return _drawn(self, work, seed)
+
+
+class Columns:
+    """Examples in tensors, one in each row: a tensor, or a tuple or a dict of tensors. A batch has the same form."""
+
+    def __init__(self, content: Any) -> None:
+        self._content = content
+        self.size = _rows(content)
+
+    def read(self, rows: Tensor, seed: PublicSeed) -> "Columns":
+        """Some of the examples. The seed has no effect."""
+        return Columns(mapped(lambda column: column[rows], self._content))
+
+    def part(self, start: int, stop: int) -> "Columns":
+        """Some of the examples, which follow each other."""
+        return Columns(mapped(lambda column: column[start:stop], self._content))
+
+    def content(self) -> Any:
+        """All examples as one batch."""
+        return self._content
+
+    def chunks(self, most: int) -> Iterator["Columns"]:
+        """All examples in their order, at most this many at a time."""
+        return (self.part(start, start + most) for start in range(0, self.size, most))
+
+    def batches(self, work: LocalWork, seed: PublicSeed) -> Iterator["Columns"]:
+        """The batches of a round's local work."""
+        return _drawn(self, work, seed)
+
+
+class Stream:
+    """Batches as a DataLoader makes them. A pass over the data is an iteration, whose random draws come from a seed."""
+
+    def __init__(self, loader: Iterable[Any], size: int) -> None:
+        self._loader, self.size = loader, size
+
+    def read(self, rows: Tensor, seed: PublicSeed) -> Any:
+        """Single examples cannot be chosen."""
+        raise InputError(
+            "single examples are needed here, and a DataLoader or an IterableDataset gives only a stream of them. Give a list, "
+            "a map-style Dataset or tensors."
+        )
+
+    def part(self, start: int, stop: int) -> Any:
+        """The first batch, to try a model on."""
+        if start:
+            return self.read(torch.arange(start, stop), FIRST)
+        with drawing_from(FIRST):
+            return next(self._pass(first=True))
+
+    def content(self) -> Any:
+        """All examples as one batch do not exist."""
+        return self.read(torch.arange(self.size), FIRST)
+
+    def chunks(self, most: int) -> Iterator["Ready"]:
+        """All batches of a pass."""
+        return self.batches(LocalWork(rate=1.0), FIRST)
+
+    def batches(self, work: LocalWork, seed: PublicSeed) -> Iterator["Ready"]:
+        """The batches of a round's local work. The loader decides what is in them."""
+        if work.batch is not None:
+            raise InputError(
+                f"algorithm.batch = {work.batch} has no effect, because a DataLoader makes its own batches. Remove it, and set "
+                "the loader's batch_size."
+            )
+        left = work.steps
+        for index in range(work.epochs if left is None else left):
+            with drawing_from(seed.child("pass", index)):
+                for batch in self._pass(first=index == 0):
+                    if left == 0:
+                        return
+                    yield batch
+                    left = None if left is None else left - 1
+            if left == 0:
+                return
+
+    def _pass(self, *, first: bool) -> Iterator["Ready"]:
+        count = 0
+        for content in self._loader:
+            count += 1
+            yield Ready(content)
+        if not count:
+            raise InputError(
+                "a client's DataLoader gave no batch. "
+                + (
+                    "It has no examples: leave the client out."
+                    if first
+                    else "It is exhausted after one pass: its Dataset must begin anew each time it is iterated."
+                )
+            )
+
+
+class Ready:
+    """One batch as a loader made it."""
+
+    def __init__(self, content: Any) -> None:
+        self._content = content
+        self.size = _rows(content, least=1)
+
+    def content(self) -> Any:
+        """The batch."""
+        return self._content
+
+    def part(self, start: int, stop: int) -> "Ready":
+        """Some of its examples. Only batches of tensors can be cut."""
+        return Ready(mapped(lambda column: column[start:stop], self._content))
+
+
+def examples_in(data: Any, collate: Collate | None = None, *, owner: str = "a client") -> Items | Columns | Stream:
+    """A client's examples, from whatever holds them."""
+    if isinstance(data, DataLoader):
+        if collate is not None:
+            raise InputError(f"{owner} has a DataLoader, which makes its own batches. Pass collate to the loader instead.")
+        return Stream(data, _length(data.dataset))
+    if isinstance(data, IterableDataset):
+        raise InputError(
+            f"{owner} has an IterableDataset, and nobody said how to cut it into batches. Wrap it: "
+            "DataLoader(dataset, batch_size=32)."
+        )
+    if type(data) is TensorDataset and collate is None:
+        data = data.tensors
+    if collate is None and _is_columns(data):
+        return Columns(_checked_columns(data, owner))
+    if not isinstance(data, Dataset | Sequence) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise InputError(
+            f"{owner} holds a {type(data).__name__}, which cannot be read item by item. Give a list, a map-style Dataset, a "
+            "DataLoader, or tensors: one, a tuple or a dict of them."
+        )
+    try:
+        count = len(data)
+    except TypeError:
+        raise InputError(f"{owner} holds a {type(data).__name__} without a length. Give it __len__.") from None
+    if not count:
+        raise InputError(f"{owner} has no examples. Leave it out.")
+    return Items(data, collate or default_collate)
+
+
+def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """A nested value with a function applied to each tensor in it."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return type(value)({key: mapped(function, inner) for key, inner in value.items()})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(function, inner) for inner in value))
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(function, inner) for inner in value)
+    return value
+
+
+def _drawn(examples: Any, work: LocalWork, seed: PublicSeed) -> Iterator[Any]:
+    order, slices = work.order(examples.size, seed)
+    for step, (start, stop) in enumerate(slices):
+        yield examples.read(order[start:stop], seed.child("transforms", step))
+
+
+def _is_columns(data: Any) -> bool:
+    if isinstance(data, Tensor | np.ndarray):
+        return True
+    parts = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, tuple) else []
+    return bool(parts) and all(isinstance(part, Tensor | np.ndarray) for part in parts)
+
+
+def _checked_columns(data: Any, owner: str) -> Any:
+    """The columns as tensors. Numbers of 64 bits in numpy arrays become float32, as models expect."""
+    named = dict(data) if isinstance(data, Mapping) else data
+    found = mapped(lambda column: column, _tensors(named))
+    columns = list(found.values()) if isinstance(found, dict) else list(found) if isinstance(found, tuple) else [found]
+    lengths = {len(column) if column.ndim else 0 for column in columns}
+    if len(lengths) != 1 or 0 in lengths:
+        shapes = ", ".join(str(tuple(column.shape)) for column in columns)
+        raise InputError(f"{owner}: tensors hold an example in each row, so all have as many rows, one at least. Got {shapes}.")
+    return found
+
+
+def _tensors(data: Any) -> Any:
+    if isinstance(data, np.ndarray):
+        return torch.as_tensor(data.astype(np.float32) if data.dtype == np.float64 else data)
+    if isinstance(data, dict):
+        return {key: _tensors(inner) for key, inner in data.items()}
+    return tuple(_tensors(inner) for inner in data) if isinstance(data, tuple) else data
+
+
+def _rows(content: Any, *, least: int = 0) -> int:
+    """The number of rows of the first tensor."""
+    found: list[int] = []
+    mapped(lambda column: found.append(len(column) if column.ndim else 1) or column, content)  # type: ignore[func-returns-value]
+    if not found and isinstance(content, Mapping):  # such as the encodings of a tokenizer
+        return _rows(dict(content), least=least)
+    return max(least, found[0]) if found else least
+
+
+def _length(dataset: Any) -> int:
+    try:
+        return max(1, len(dataset))
+    except TypeError:
+        return 1

@@ -1,0 +1,183 @@
+"""How the built-in loop takes its steps: the optimiser, its rate over time, clipping, precision and accumulation."""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed.errors import InputError
+from sketchfed.parts import Registry
+from sketchfed.training.base import LocalWork
+from sketchfed.training.memory import Turn
+from sketchfed.training.objective import Objective
+from sketchfed.vectors import trainable
+
+OPTIMISERS: Registry[Callable[..., torch.optim.Optimizer]] = Registry(
+    "optimiser",
+    {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW},
+    group="sketchfed.optimisers",
+)
+"""Optimisers of local steps by name. Any subclass of `torch.optim.Optimizer` can be named as "torch.optim:RMSprop"."""
+
+
+def constant(progress: float) -> float:
+    """The rate stays as it is."""
+    return 1.0
+
+
+def linear(progress: float) -> float:
+    """The rate falls to zero in equal steps."""
+    return 1.0 - progress
+
+
+def cosine(progress: float) -> float:
+    """The rate falls to zero along half a cosine wave (Loshchilov and Hutter 2017, Eq. 5)."""
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+Schedule = Callable[[float], float]
+"""A function from the progress, from 0 up to 1, to a factor of the rate."""
+SCHEDULES: Registry[Schedule] = Registry(
+    "schedule", {"constant": constant, "linear": linear, "cosine": cosine}, group="sketchfed.schedules"
+)
+
+_FROM_ALGORITHM = {
+    "params": "",
+    "lr": "algorithm.local_rate",
+    "momentum": "algorithm.local_momentum",
+    "weight_decay": "algorithm.weight_decay",
+}
+"""Parameters of optimisers that other settings have."""
+_STATE = "optimiser"
+"""The name under which a client keeps the state of its optimiser."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the built-in loop takes its steps. The default is plain SGD, which has hand-written kernels."""
+
+    optimiser: str = "sgd"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    state: Literal["reset", "kept"] = "reset"
+    round_schedule: str = "constant"
+    step_schedule: str = "constant"
+    warmup_rounds: int = 0
+    clip_norm: float | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    accumulate: int = 1
+    rounds: int = 1
+    """The number of rounds of the run, over which `round_schedule` stretches."""
+
+    @property
+    def usual(self) -> bool:
+        """Whether steps are those of plain SGD, perhaps with momentum and weight decay."""
+        return self == Recipe(rounds=self.rounds)
+
+    def check(self, work: LocalWork) -> None:
+        """Raise `InputError` unless the optimiser can be made with these options."""
+        trial = nn.Parameter(torch.zeros(1))
+        trial.grad = torch.zeros(1)
+        optimiser = self.made([trial], work)
+        try:
+            optimiser.step()
+        except TypeError as error:
+            raise InputError(
+                f"training.optimiser = '{self.optimiser}' cannot take a step from a gradient alone: {error}. Use another one, "
+                "or a loop of your own: training.train."
+            ) from error
+        for name in ("round_schedule", "step_schedule"):
+            self._factor(name, 0.0)
+
+    def made(self, parameters: Sequence[nn.Parameter], work: LocalWork) -> torch.optim.Optimizer:
+        """The optimiser for a client's parameters."""
+        kind = OPTIMISERS[self.optimiser]
+        known = inspect.signature(kind).parameters
+        given: dict[str, Any] = {key: tuple(part) if isinstance(part, list) else part for key, part in self.options.items()}
+        options = [name for name in known if name not in _FROM_ALGORITHM]
+        for option in self.options:
+            if option not in options and not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+                theirs = _FROM_ALGORITHM.get(option, "")
+                remedy = f"Set {theirs}." if theirs else "Other options are for a loop of your own: name it in training.train."
+                raise InputError(
+                    f"training.{option} is no option of training.optimiser = '{self.optimiser}', which has "
+                    f"{', '.join(options)}. {remedy}"
+                )
+        for ours, theirs, value in (
+            ("local_momentum", "momentum", work.momentum),
+            ("weight_decay", "weight_decay", work.decay),
+        ):
+            if not value:
+                continue
+            if theirs not in known:
+                raise InputError(
+                    f"algorithm.{ours} = {value} is nothing that training.optimiser = '{self.optimiser}' takes. Remove it, or "
+                    "use 'sgd'."
+                )
+            given[theirs] = value
+        try:
+            made = kind(parameters, lr=work.rate, **given)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"training.optimiser = '{self.optimiser}' cannot be made: {error}. Its options in [training] are "
+                f"{', '.join(options)}."
+            ) from error
+        if not isinstance(made, torch.optim.Optimizer):
+            raise InputError(f"training.optimiser = '{self.optimiser}' is not a subclass of torch.optim.Optimizer.")
+        return made
+
+    def descend(
+        self, module: nn.Module, objective: Objective, batches: Iterator[Any], work: LocalWork, turn: Turn, steps: int
+    ) -> None:
+        """Train a module in place. `steps` is the number of steps that the local work has."""
+        parameters = list(trainable(module).values())
+        optimiser = self.made(parameters, work)
+        if self.state == "kept" and _STATE in turn.kept:
+            optimiser.load_state_dict({**optimiser.state_dict(), "state": turn.kept[_STATE]})
+        for step, batch in enumerate(batches):
+            rate = work.rate * self.factor(turn.round, step / max(1, steps))
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            optimiser.zero_grad()
+            for part in self._parts(batch):
+                with self._casting(parameters[0]):
+                    loss = objective(module, part)
+                (loss.float() * (part.size / batch.size if self.accumulate > 1 else 1.0)).backward()  # type: ignore[no-untyped-call]
+            if self.clip_norm is not None:
+                nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+            optimiser.step()
+        if self.state == "kept":
+            turn.kept[_STATE] = optimiser.state_dict()["state"]
+
+    def factor(self, round_index: int, progress: float) -> float:
+        """The factor of the rate in a step. `progress` is the share of the round's steps that were taken."""
+        over_rounds = self._factor("round_schedule", min(1.0, round_index / max(1, self.rounds)))
+        warm = min(1.0, (round_index + 1) / self.warmup_rounds) if self.warmup_rounds else 1.0
+        return warm * over_rounds * self._factor("step_schedule", progress)
+
+    def _factor(self, which: str, progress: float) -> float:
+        name = getattr(self, which)
+        found = SCHEDULES[name](progress)
+        if not isinstance(found, int | float) or not 0 <= found < math.inf:
+            raise InputError(
+                f"training.{which} = '{name}' returned {found!r} at {progress:.3g}. A schedule returns a factor of the rate, "
+                "which is not negative."
+            )
+        return float(found)
+
+    def _parts(self, batch: Any) -> Iterator[Any]:
+        if self.accumulate == 1 or batch.size <= 1:
+            yield batch
+            return
+        each = -(-batch.size // self.accumulate)
+        for start in range(0, batch.size, each):
+            yield batch.part(start, min(start + each, batch.size))
+
+    def _casting(self, parameter: Tensor) -> AbstractContextManager[Any]:
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(parameter.device.type, dtype=torch.bfloat16)

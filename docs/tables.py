@@ -38,7 +38,7 @@ from sketchfed.sketches import SKETCHES
 from sketchfed.subspaces import UPDATES
 from sketchfed.testing import AlgorithmConformance, CodecConformance, CombineRuleConformance, SketchConformance, demands
 from sketchfed.testing.suite import Suite
-from sketchfed.training import LOOPS, LOSSES, METRICS, TrainingSettings
+from sketchfed.training import BATCH_LOSSES, LOOPS, LOSSES, METRICS, OPTIMISERS, SCHEDULES, TrainingSettings
 
 STRUCTS: dict[str, type] = {
     "data": DataSettings,
@@ -332,6 +332,17 @@ def parts() -> str:
         (MODELS, "`[model] name`", "a function of `shape` and `outputs` that returns a `torch.nn.Module`"),
         (LOOPS, "`[training] train`, `evaluate`", "a [function of a model, data and a context](training.md)"),
         (LOSSES, "`[model] loss`", "a function of outputs and targets that returns the mean loss, a scalar tensor"),
+        (
+            BATCH_LOSSES,
+            "`[training] batch_loss`",
+            "a [function of a model and a batch](training.md#a-loss-is-enough) that returns the mean loss, a scalar tensor",
+        ),
+        (OPTIMISERS, "`[training] optimiser`", "a subclass of `torch.optim.Optimizer`; its arguments are keys of `[training]`"),
+        (
+            SCHEDULES,
+            "`[training] round_schedule`, `step_schedule`",
+            "a function from the progress, 0 to 1, to a factor of the rate",
+        ),
         (METRICS, "`[model] metric`", "a function of all outputs and all targets of the test set that returns a number"),
         (DATA_SETS, "`[data] name`", "a function that returns a `sketchfed.data.DataSet`"),
         (PARTITIONS, "`[data] partition`", "a function of `data`, `clients` and `seed` that returns each example's client"),

@@ -54,6 +54,21 @@ def test_an_audit_tries_every_attack_from_every_view_and_shows_what_the_undefend
     assert all(defence.epsilon is None and defence.claim == "nothing is claimed" for defence in record.defences)
 
 
+def test_a_loss_of_a_batch_is_attacked_like_the_loss_that_it_is():
+    own = tables(training={"batch_loss": "named_loops:batch_loss"}, algorithm={"name": "iterative"}, sketch={"ratio": 0.2})
+    record = audit(defences={"sketched": SKETCHED, "by batch": own}, effort=EFFORT)
+    named, by_batch = verdicts(record, "sketched"), verdicts(record, "by batch")
+    assert named.keys() == by_batch.keys()
+    judged = {key: finding.score for key, finding in named.items() if finding.verdict != "not applicable"}
+    assert judged
+    assert {key: by_batch[key].score for key in judged} == pytest.approx(judged, abs=0.05, rel=0.05)
+
+
+def test_steps_of_another_optimiser_are_not_audited_as_if_they_were_plain_ones():
+    with pytest.raises(InputError, match="here the steps of plain SGD are followed"):
+        audit(defences={"adam": tables(training={"optimiser": "adam"})}, effort=EFFORT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grey(Reconstruction):
     """Says grey, whatever it sees."""

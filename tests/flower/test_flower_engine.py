@@ -53,6 +53,35 @@ def test_a_training_loop_gets_what_a_nodes_own_function_loads():
     assert torch.equal(made.weights, sketchfed.run(chosen).weights)
 
 
+LOSS = {
+    "training": {
+        "batch_loss": "named_loops:batch_loss",
+        "evaluate": "named_loops:evaluate",
+        "optimiser": "adam",
+        "optimiser_state": "kept",
+        "betas": [0.8, 0.99],
+        "round_schedule": "linear",
+    }
+}
+
+
+@pytest.mark.parametrize("protection", [{}, {"secure": {"clip": 1.0}}], ids=["clear", "secure sums"])
+def test_a_loss_of_a_batch_and_an_optimiser_come_to_what_the_local_engine_comes_to(protection):
+    """Sums without noise are rounded at random, so they are equal up to that."""
+    chosen = {**tables(), **LOSS, **protection, "algorithm": {"name": "iterative", "rounds": 3}}
+    made = run_on(FakeGrid(), chosen)
+    expected = sketchfed.run({**chosen, "joint": made.config.joint})
+    torch.testing.assert_close(made.weights, expected.weights, rtol=0, atol=1e-5 if protection else 0)
+    assert [line["loss"] for line in made.metrics] == pytest.approx([line["loss"] for line in expected.metrics], rel=1e-4)
+
+
+def test_a_loss_of_a_batch_gets_what_a_nodes_own_function_loads():
+    settings = {node: {"partition-id": at, "data": "named_loops:load"} for at, node in enumerate(NODES)}
+    chosen = {**tables(), **LOSS, "algorithm": {"rounds": 2, "batch": 5}}
+    made = run_on(FakeGrid(settings=settings), chosen)
+    assert torch.equal(made.weights, sketchfed.run({**chosen, "joint": made.config.joint}).weights)
+
+
 def test_noise_of_clients_and_of_the_server_comes_to_the_bits_of_the_local_engine():
     for observer in ("server", "public"):
         chosen = tables("fedavg", privacy={"observer": observer, **NOISE})

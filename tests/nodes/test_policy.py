@@ -48,6 +48,8 @@ RULES = {
     '[allow]\ndata = ["mnist"]': ("allow.data", {"data": {"name": "digits"}}),
     "[allow]\npartitions = []": ("allow.partitions", {"data": {"partition": "iid"}}),
     '[allow]\ncombine_rules = ["mean"]': ("allow.combine_rules", {"algorithm": {"combine": "median"}}),
+    '[allow]\noptimisers = ["sgd"]': ("allow.optimisers", {"training": {"optimiser": "adam"}}),
+    "[allow]\nschedules = []": ("allow.schedules", {"training": {"step_schedule": "linear"}}),
     '[allow]\nserver_optimisers = ["sgd"]': ("allow.server_optimisers", {"algorithm": {"server": "adam"}}),
     "[demand]\nsecure = true": ("demand.secure", {"secure": {"aggregation": False}}),
     "[demand]\nepsilon = 2": ("demand.epsilon", {}),
@@ -78,8 +80,8 @@ def test_each_rule_refuses_by_its_line(tmp_path, text, key, tables):
 
 def test_every_rule_of_a_run_is_tried():
     tried = {key for key, _ in RULES.values()}
-    # The first is tried below. The others are not about a run's settings, and the node's tests try them.
-    untried = {"allow.loops", "allow.plain", "demand.identities", "limits.enrolments"}
+    # The first two are tried below. The others are not about a run's settings, and the node's tests try them.
+    untried = {"allow.loops", "allow.batch_losses", "allow.plain", "demand.identities", "limits.enrolments"}
     assert {key for key in KEYS if key not in tried} == untried
 
 
@@ -89,13 +91,26 @@ def test_each_metric_of_a_list_must_be_allowed(listed):
     assert refusal(Policy.load(), model={"name": "mlp", "metric": ["f1", "auroc"]}) == ""
 
 
-@pytest.mark.parametrize("key", ["train", "evaluate"])
-def test_a_training_loop_runs_only_if_the_owner_listed_it(key, tmp_path):
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("train", "loops"),
+        ("evaluate", "loops"),
+        ("collate", "loops"),
+        ("batch_loss", "batch_losses"),
+        ("optimiser", "optimisers"),
+        ("round_schedule", "schedules"),
+        ("step_schedule", "schedules"),
+    ],
+)
+def test_a_function_of_training_runs_only_if_the_owner_listed_it(key, kind, tmp_path):
     loop = {"training": {key: "evil:train"}}
-    assert f"refuses training.{key} = 'evil:train'. The node's owner may add it to allow.loops" in refusal(
-        Policy.load(), **loop
-    )
-    assert refusal(policy(tmp_path, '[allow]\nloops = ["evil:train"]'), **loop) == ""
+    said = refusal(Policy.load(), **loop)
+    assert f"refuses training.{key} = 'evil:train'. The node's owner may add it to allow.{kind}" in said
+    assert refusal(policy(tmp_path, f'[allow]\n{kind} = ["built-in", "evil:train"]'), **loop) == ""
+
+
+def test_options_of_a_training_loop_name_nothing_that_is_not_allowed(tmp_path):
     option = {"training": {"train": "evil:train", "model": "subprocess:run"}}
     assert "subprocess:run" in refusal(policy(tmp_path, '[allow]\nloops = ["evil:train"]'), **option)
 

@@ -121,7 +121,7 @@ class LoopWorkload:
         if config.privacy is not None and (config.privacy.unit == "example" or config.privacy.placement == "steps"):
             raise InputError(
                 "privacy.unit = 'example' clips the gradient of each example, and a loop of your own shows only whole updates. "
-                "Use privacy.unit = 'client', or the built-in loop: remove training.train."
+                "Use privacy.unit = 'client', or pass the loss as batch_loss(model, batch) instead of a loop."
             )
 
     def examples(self, client: int) -> Any:

@@ -212,8 +212,8 @@ def from_config(config: Config) -> Workload:
     if config.training.train is not None:
         raise InputError(
             f"training.train = '{config.training.train}' names a loop of your own, which shows only whole updates, and "
-            "gradients and losses of examples are needed here. Remove [training]: the built-in loop then trains as [algorithm] "
-            "says."
+            "gradients and losses of examples are needed here. Pass the loss as training.batch_loss instead: the "
+            "built-in loop then trains."
         )
     if not config.training.recipe(1).usual:
         raise InputError(

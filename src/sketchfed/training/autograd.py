@@ -12,7 +12,7 @@ from sketchfed.errors import InputError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.alone import each_gradient
-from sketchfed.training.base import CHUNK, Examples, LocalWork, batches, explained, scored
+from sketchfed.training.base import CHUNK, LocalWork, batches, explained
 from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.items import Stream
 from sketchfed.training.losses import Loss
@@ -164,12 +164,9 @@ class AutogradTrainer:
             return module.eval()(x)  # type: ignore[no-any-return]
 
     def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
-        if isinstance(self._objective, OfBatch):
-            with self._holding(weights.clone()) as module, torch.no_grad():
-                return float(self._objective(module.eval(), examples)) * examples.size, 0
-        assert isinstance(examples, Examples)
-        outputs = self.outputs(weights, examples.x)
-        return scored(outputs, examples.y, self._objective.loss(outputs, examples.y))
+        with self._holding(weights.clone()) as module, torch.no_grad():
+            found: tuple[float, int] = self._objective.score(module.eval(), examples)
+            return found
 
     @contextmanager
     def _holding(self, weights: Tensor) -> Iterator[nn.Module]:

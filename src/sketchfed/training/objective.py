@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from sketchfed.errors import InputError
 from sketchfed.parts import Registry
-from sketchfed.training.base import ClientData, Examples
+from sketchfed.training.base import ClientData, Examples, scored
 from sketchfed.training.fit import fitting_loss
 from sketchfed.training.losses import Loss, loss_named
 from sketchfed.vectors import Layout
@@ -38,6 +38,10 @@ class OfBatch(Objective):
     def __call__(self, module: nn.Module, examples: ClientData) -> Tensor:
         return self.function(module, examples.content())
 
+    def score(self, module: nn.Module, examples: ClientData) -> tuple[float, int]:
+        """The sum of losses. How many answers are right is not known."""
+        return float(self(module, examples)) * examples.size, 0
+
     def tried(self, module: nn.Module, examples: ClientData) -> Tensor:
         """The same, for a first batch. Raise `InputError` unless it is a loss that can be minimised."""
         found = self.function(module, examples.content())
@@ -64,6 +68,11 @@ class OfOutputs(Objective):
 
     def __call__(self, module: nn.Module, examples: Examples) -> Tensor:
         return self.loss(module(examples.x), examples.y)
+
+    def score(self, module: nn.Module, examples: Examples) -> tuple[float, int]:
+        """The sum of losses, and how many answers are right."""
+        outputs = module(examples.x)
+        return scored(outputs, examples.y, self.loss(outputs, examples.y))
 
     def tried(self, module: nn.Module, examples: Examples) -> Tensor:
         """The same, for a first batch. Raise `InputError` if outputs and targets do not fit each other."""

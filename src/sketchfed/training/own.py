@@ -145,8 +145,8 @@ class OwnLoop:
 
     def _refuse(self, needed: str) -> NoReturn:
         raise InputError(
-            f"this needs {needed}, and a loop of your own ('{self._name}') shows only whole updates. Use the built-in loop: "
-            "remove training.train, and name the loss in model.loss."
+            f"this needs {needed}, and a loop of your own ('{self._name}') shows only whole updates. Pass the loss as "
+            "batch_loss(model, batch) instead (training.batch_loss): the built-in loop then trains."
         )
 
 

@@ -88,8 +88,7 @@ def raising_its_own(message, context):
 def test_of_an_app_that_fails_a_server_learns_nothing_where_updates_are_hidden(app, caplog):
     with caplog.at_level(logging.WARNING):
         replies = AppGrid(app).trained(privacy=NOISE)
-    assert {reply.status for reply in replies.values()} == {"refused"}
-    assert all("its own log says more" in reply.reason for reply in replies.values())
+    assert {reply.status for reply in replies.values()} == {"done"}, "its update counts as zero, with the usual noise"
     assert not any("4711" in reply.reason for reply in replies.values())
     assert "4711" in caplog.text, "the node's own log has it"
 

@@ -146,7 +146,7 @@ def test_a_loop_that_trains_a_copy_is_warned_of_once(caplog):
 def test_what_only_the_built_in_loop_knows_is_refused_with_the_remedy(what):
     loop = OwnLoop(model(), lambda *_: None, {}, name="mine")
     given = {"gradients": (None, None), "clipped_sum": (None, None, 1.0), "sketched": (None,), "outputs": (None, None)}
-    with pytest.raises(InputError, match=r"\('mine'\) shows only whole updates. Use the built-in loop: remove training.train"):
+    with pytest.raises(InputError, match=r"\('mine'\) shows only whole updates. Pass the loss as batch_loss"):
         getattr(loop, what)(*given.get(what, (None, None)))
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from sketchfed.errors import WireError
 from sketchfed.models import build
 from sketchfed.runs.workload import loss_for
 from sketchfed.seeds import PublicSeed
@@ -93,3 +94,14 @@ def test_a_loop_of_the_users_own_that_fails_counts_as_zero_and_keeps_nothing(how
     weights, turn = torch.zeros(loop.dim), Turn(SEED)
     assert torch.equal(TotalTrainer(loop).train(weights, None, WORK, turn), weights)
     assert not turn.kept
+
+
+def test_a_message_that_does_not_fit_is_no_exception_of_training(inner, weights):
+    """A server could otherwise make all clients but one count as zero, and read that one's update in the sum."""
+
+    def refuse(model, data, context):
+        raise WireError("the message asks for another function")
+
+    loop = OwnLoop(build("mlp", shape=(4,), outputs=3, seed=SEED), refuse, {}, name="refuse")
+    with pytest.raises(WireError):
+        TotalTrainer(loop).train(torch.zeros(loop.dim), examples(), WORK, Turn(SEED))

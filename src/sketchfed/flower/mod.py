@@ -12,7 +12,7 @@ from flwr.common.constant import ErrorCode
 from torch import Tensor
 
 from sketchfed.algorithms import Algorithm
-from sketchfed.errors import InputError, SketchfedError
+from sketchfed.errors import InputError, SketchfedError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.desk import read_policy
 from sketchfed.flower.layout import ArrayLayout
@@ -95,7 +95,7 @@ class AppSource(WorkSource):
         """The reply of the app's function. What it is called with follows from what all clients agreed on, and from weights."""
         metadata = self._message.metadata
         if metadata.message_type != function:
-            raise InputError(
+            raise WireError(  # not an exception of training: this client would count as zero, and stand out in the sum
                 f"the message asks for the app's function '{metadata.message_type}', and all clients agreed on '{function}'."
             )
         metadata.group_id = ""  # a server may choose another one for each client, and an app can read it

@@ -11,7 +11,7 @@ import logging
 import torch
 from torch import Tensor
 
-from sketchfed.errors import reason
+from sketchfed.errors import WireError, reason
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.training.base import Examples, LocalWork, Trainer
 from sketchfed.training.memory import Turn
@@ -36,6 +36,8 @@ class TotalTrainer:
         kept = dict(turn.kept)
         try:
             trained = self._trainer.train(weights, examples, work, turn)
+        except WireError:  # the server said something else to this client than what all agreed on, which does not count as work
+            raise
         except Exception as error:
             log.warning(
                 "training raised an exception, so this client's update counts as zero. Nobody else is told. %s", reason(error)

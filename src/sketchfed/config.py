@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import tomli_w
 from torch import nn
@@ -20,10 +20,12 @@ from sketchfed.algorithms import (
     SketchSettings,
     SubspaceSettings,
 )
+from sketchfed.algorithms.beside import extended
 from sketchfed.algorithms.chosen import ChosenPart
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import FaultyPartError, InputError, UnknownNameError
 from sketchfed.models import MODELS
+from sketchfed.nn.sharing import shared
 from sketchfed.parts import Registry, short
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import Participant
@@ -119,6 +121,10 @@ class DataSettings:
         return replace(self, clients=clients, options=writable(of_loader | of_partition) | self.options)
 
 
+SHARING: dict[str, Any] = {"buffers": None, "running": None, "personal": None}
+"""The settings of [model] that apply to a module of the user's own, and their defaults."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """The table [model]: the name of a model, its loss and metric, and its options."""
@@ -129,9 +135,21 @@ class ModelSettings:
     metric: str | list[str] | None = None
     """Additional metrics for the held-out data, each in its own column: `top5`, `f1`, `auroc` and `perplexity` for classes,
     `mse`, `mae` and `r2` for numbers, or your own. The loss, and for classes the accuracy, are always reported."""
+    buffers: Literal["average", "local"] | None = None
+    """What happens to [running statistics](training.md#batchnorm-and-other-buffers), such as those of BatchNorm: `average`
+    sends them beside the update, as they are, and `local` leaves them with each client. If absent, a model that has some is
+    refused."""
+    running: list[str] | None = None
+    """Patterns of names of further buffers to which `buffers` applies."""
+    personal: list[str] | None = None
+    """Patterns of names of [parameters that never leave the client](training.md#personal-layers), such as `["head.*"]`."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.running and self.buffers is None:
+            raise InputError(
+                "model.running names buffers, and nothing says what happens to them. Set model.buffers = 'average'."
+            )
         metrics = [self.metric] if isinstance(self.metric, str) else self.metric or []
         for metric in metrics:
             METRICS[metric]  # raises an error for an unknown name
@@ -147,6 +165,10 @@ class ModelSettings:
         """Return these settings with the default of every option filled in."""
         defaults = writable(options_of(_part(self.name, MODELS), besides=_GIVEN_TO_MODELS))
         return replace(self, options=defaults | self.options)
+
+    def shared(self, module: nn.Module) -> nn.Module:
+        """The module that knows which of its parts are shared."""
+        return shared(module, buffers=self.buffers, running=self.running or (), personal=self.personal or ())
 
 
 ENGINES: Registry[Callable[..., Any]] = Registry(
@@ -252,6 +274,8 @@ class Config:
     def label(self) -> str:
         """A short description of the algorithm and what it sends."""
         words = [self.algorithm.label]
+        if self.training.proximal:
+            words.append(f"proximal {self.training.proximal:g}")
         if self.privacy is not None:
             words.append(short(self.privacy.name).replace("_", " "))
         if self.secure is not None and self.secure.aggregation:
@@ -265,7 +289,7 @@ class Config:
         treat layers differently need the `module`.
         """
         clients = len(sizes)
-        algorithm = completed_work(self.algorithm.resolved(dim, clients, module), self.privacy)
+        algorithm = completed_work(self._resolved(dim, clients, module), self.privacy)
         if algorithm.global_rate is None:
             raise FaultyPartError(algorithm, "algorithm", "leaves global_rate open. Its `resolved` must choose a number")
         if algorithm.local_steps is None:
@@ -278,13 +302,20 @@ class Config:
 
     def protection(self, *, dim: int, sizes: Sequence[int], module: nn.Module | None = None) -> Protection:
         """Make the protection of the updates between encoding and sending."""
-        seed, algorithm = self.shared_seed, self.algorithm.resolved(dim, len(sizes), module)
+        seed, algorithm = self.shared_seed, self._resolved(dim, len(sizes), module)
         return make_protection(algorithm, privacy=self.privacy, secure=self.secure, dim=dim, sizes=sizes, seed=seed)
+
+    def _resolved(self, dim: int, clients: int, module: nn.Module | None) -> Algorithm:
+        if self.algorithm.alone:
+            self.algorithm.segmented(dim, clients, module)  # refuses what its steps would not move
+        return self.algorithm.resolved(dim, clients, module)
 
     def participant(self, trainer: Trainer, sizes: Sequence[int], module: nn.Module | None = None) -> Participant:
         """Make the participant of a completed configuration. `sizes` is the number of examples of each client."""
         protection = self.protection(dim=trainer.dim, sizes=sizes, module=module)
-        return Participant(trainer=trainer, seed=self.shared_seed, protection=protection)
+        trainer = extended(trainer, protection.algorithm, sizes, self.shared_seed)
+        proximal = self.training.proximal
+        return Participant(trainer=trainer, seed=self.shared_seed, protection=protection, proximal=proximal)
 
     def to_tables(self) -> Table:
         """Convert to plain tables, from which `load_config` makes the same configuration."""

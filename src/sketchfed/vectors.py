@@ -1,4 +1,4 @@
-"""A module's trainable parameters as one flat vector, and back."""
+"""What a module shares as one flat vector, and back: its trainable parameters, and buffers that travel with them."""
 
 import math
 from copy import deepcopy
@@ -17,13 +17,50 @@ __all__ = [
     "trainable",
 ]
 
+_MARK = "_sketchfed_sharing"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which parts of a module travel besides its trainable parameters, and which stay with each client."""
+
+    averaged: tuple[str, ...] = ()
+    """Buffers that travel. They lie behind the parameters in the flat vector."""
+    kept: tuple[str, ...] = ()
+    """Buffers that each client keeps."""
+    personal: tuple[str, ...] = ()
+    """Parameters that each client trains for itself. Outside of a client's training they are frozen."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether anything stays with each client."""
+        return bool(self.kept or self.personal)
+
+    def mark(self, module: nn.Module) -> None:
+        """Note at a module that it is shared in this way. Copies of the module know it too."""
+        setattr(module, _MARK, self)
+
+
+def sharing(module: nn.Module) -> Sharing:
+    """How a module is shared."""
+    found: Sharing = getattr(module, _MARK, _ALL)
+    return found
+
+
+_ALL = Sharing()
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each trainable parameter lies in the flat vector, in the order of `module.named_parameters()`."""
+    """Where each trainable parameter lies in the flat vector, in the order of `module.named_parameters()`.
+
+    Buffers that travel follow the parameters.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    buffers: int = 0
+    """The number of names, the last ones, that are buffers."""
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
@@ -34,15 +71,28 @@ class Layout:
         if other:
             name, dtype = next(iter(other.items()))
             raise InputError(f"parameter '{name}' is {dtype}; updates are float32. Convert the model: module.float().")
-        return cls(tuple(named), tuple(tuple(parameter.shape) for parameter in named.values()))
+        carried = _averaged(module)
+        shapes = tuple(tuple(each.shape) for each in (*named.values(), *carried.values()))
+        return cls((*named, *carried), shapes, len(carried))
 
     @property
     def dim(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes)
 
+    @property
+    def trained(self) -> int:
+        """The number of parameters, without buffers. They come first in the vector."""
+        return self.of_parameters.dim
+
+    @property
+    def of_parameters(self) -> "Layout":
+        """The layout without buffers."""
+        count = len(self.names) - self.buffers
+        return Layout(self.names[:count], self.shapes[:count])
+
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters as views into a flat vector: writing to one writes to the other."""
-        parts = torch.split(flat, [math.prod(shape) for shape in self.shapes])
+        """The parts as views into a flat vector: writing to one writes to the other. What follows them in it is left alone."""
+        parts = torch.split(flat[: self.dim], [math.prod(shape) for shape in self.shapes])
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
 
@@ -51,25 +101,33 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
+def _averaged(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers that travel."""
+    return {name: module.get_buffer(name) for name in sharing(module).averaged}
+
+
 def flatten(module: nn.Module) -> Tensor:
-    """A copy of all trainable parameters, one after the other."""
-    return torch.cat([parameter.detach().reshape(-1) for parameter in trainable(module).values()])
+    """A copy of all that a module shares, one part after the other."""
+    shared = (*trainable(module).values(), *_averaged(module).values())
+    return torch.cat([part.detach().reshape(-1) for part in shared])
 
 
 def load(module: nn.Module, flat: Tensor) -> nn.Module:
-    """Copy a flat vector into the module's trainable parameters."""
+    """Copy a flat vector into what the module shares."""
     views = Layout.of(module).views(flat)
     with torch.no_grad():
-        for name, parameter in trainable(module).items():
-            parameter.copy_(views[name])
+        for name, part in (trainable(module) | _averaged(module)).items():
+            part.copy_(views[name])
     return module
 
 
 def adopt(module: nn.Module, flat: Tensor) -> None:
-    """Make the module's trainable parameters views of `flat`, so that a step on the vector is a step of the module."""
+    """Make what the module shares views of `flat`, so that a step on the vector is a step of the module."""
     views = Layout.of(module).views(flat)
     for name, parameter in trainable(module).items():
         parameter.data = views[name]
+    for name in sharing(module).averaged:
+        _put_buffer(module, name, views[name])
 
 
 def hollow(module: nn.Module) -> nn.Module:
@@ -86,8 +144,15 @@ def emptied(module: nn.Module) -> None:
     for parameter in trainable(module).values():
         parameter.grad = None
         parameter.data = _nothing(parameter)
+    for name, buffer in _averaged(module).items():
+        _put_buffer(module, name, _nothing(buffer))
 
 
-def _nothing(parameter: nn.Parameter) -> Tensor:
-    """One zero, seen as a tensor of the parameter's shape."""
-    return parameter.detach().new_zeros(()).expand(parameter.shape)
+def _put_buffer(module: nn.Module, name: str, buffer: Tensor) -> None:
+    owner, _, leaf = name.rpartition(".")
+    setattr(module.get_submodule(owner), leaf, buffer)
+
+
+def _nothing(tensor: Tensor) -> Tensor:
+    """One zero, seen as a tensor of the same shape."""
+    return tensor.detach().new_zeros(()).expand(tensor.shape)

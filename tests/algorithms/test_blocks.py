@@ -13,7 +13,7 @@ from sketchfed.algorithms.blocks import shared
 from sketchfed.algorithms.chosen import CombineSettings
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.codecs import BlockedSketchCodec, SketchCodec
-from sketchfed.config import load_config
+from sketchfed.config import Config, load_config
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.flower.mod import check_app
 from sketchfed.protection import PrivacySettings, SecureSettings
@@ -139,11 +139,11 @@ def test_algorithms_that_sketch_in_their_own_way_refuse_both(kind, name, setting
 
 
 def test_an_app_on_flower_of_which_only_arrays_are_known_is_refused():
-    check_app(Iterative())
+    check_app(Config(algorithm=Iterative()))
     with pytest.raises(InputError, match=r"of an app's model only arrays are known.* without sketch.plain and sketch.blocks"):
-        check_app(Iterative(sketch=SketchSettings(blocks="layer")))
+        check_app(Config(algorithm=Iterative(sketch=SketchSettings(blocks="layer"))))
     with pytest.raises(InputError, match="only arrays are known"):
-        check_app(FedAvg(codec=CodecSettings(name="sketched"), sketch=SketchSettings(plain=["*.bias"])))
+        check_app(Config(algorithm=FedAvg(codec=CodecSettings(name="sketched"), sketch=SketchSettings(plain=["*.bias"]))))
 
 
 def test_settings_are_kept_in_tables_and_absent_ones_leave_no_key():

@@ -61,6 +61,7 @@ LOSS = {
         "optimiser_state": "kept",
         "betas": [0.8, 0.99],
         "round_schedule": "linear",
+        "proximal": 0.2,
     }
 }
 

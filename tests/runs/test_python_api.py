@@ -219,7 +219,7 @@ def test_a_loss_of_ones_own_is_minimised_and_scored():
         (given(task="ranking"), "there is no task named 'ranking'"),
         (given(clients=[]), "must be at least 1, got 0"),
         (given(clients=[(torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64))]), "same number of rows"),
-        (given(model=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))), r"Use nn\.GroupNorm or nn\.LayerNorm"),
+        (given(model=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))), r"use nn\.GroupNorm or nn\.LayerNorm"),
     ],
 )
 def test_objects_that_do_not_go_together_are_refused(arguments, why):

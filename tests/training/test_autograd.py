@@ -165,7 +165,7 @@ def test_a_result_is_not_overwritten_by_the_next_client():
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True, track_running_stats=True)])
 def test_buffers_that_training_changes_are_refused(norm):
     module = nn.Sequential(nn.Conv2d(1, 3, 3), norm, nn.Flatten(), nn.Linear(48, 4))
-    with pytest.raises(InputError, match=r"training changes the buffer '1.*Use nn\.GroupNorm or nn\.LayerNorm") as refused:
+    with pytest.raises(InputError, match=r"training changes the buffer '1.*use nn\.GroupNorm or nn\.LayerNorm") as refused:
         trainer_of(module, images())
     assert "track_running_stats" not in str(refused.value), "without running statistics a batch of one example fails"
 

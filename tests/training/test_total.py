@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from sketchfed.algorithms import Replica, RoundContext
 from sketchfed.errors import WireError
 from sketchfed.models import build
+from sketchfed.protection import ClientWork
 from sketchfed.runs.workload import loss_for
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, LocalWork, OwnLoop, Turn, make_trainer
@@ -105,3 +107,24 @@ def test_a_message_that_does_not_fit_is_no_exception_of_training(inner, weights)
     loop = OwnLoop(build("mlp", shape=(4,), outputs=3, seed=SEED), refuse, {}, name="refuse")
     with pytest.raises(WireError):
         TotalTrainer(loop).train(torch.zeros(loop.dim), examples(), WORK, Turn(SEED))
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_what_a_client_keeps_is_as_before_if_its_update_counts_as_zero(spoilt):
+    """The user's function changes what is kept, in place too, before it fails."""
+
+    def train(model, data, context):
+        context.kept["rounds"] = context.kept["rounds"] + 1
+        context.kept["state"] += float("nan")
+        if not spoilt:
+            raise ValueError("no")
+        next(model.parameters()).data.fill_(float("nan"))
+
+    module = torch.nn.Linear(2, 1)
+    trainer = TotalTrainer(OwnLoop(module, train, {}, name="train"))
+    replica, context = Replica(round=0, weights=torch.zeros(3)), RoundContext(round=0, seed=SEED, client=0)
+    kept = {"rounds": 4, "state": torch.ones(2)}
+    work = ClientWork(trainer=trainer, replica=replica, examples=examples(), memory=None, context=context, kept=kept)
+    assert not work.trained(WORK).values.any()
+    assert work.kept["rounds"] == 4
+    assert torch.equal(work.kept["state"], torch.ones(2))

@@ -47,7 +47,9 @@ class Algorithm(RoundSettings, ABC):
         """
 
     def begin(self, weights: Tensor) -> State:
-        """Return the server's state before round 0."""
+        """Return the server's state before round 0. `weights` are what the model shares."""
+        if self._segments is not None:
+            weights = torch.cat([weights, torch.zeros(self._segments.dim - len(weights))])
         velocity = torch.zeros_like(weights) if self.global_momentum else None
         moments = self.server_optimiser.optimiser().begin(len(weights))
         return State(replica=Replica(round=0, weights=weights, velocity=velocity, moments=moments))
@@ -89,9 +91,13 @@ class Algorithm(RoundSettings, ABC):
 def stepped(settings: RoundSettings, replica: Replica, direction: Tensor, *, overwrite: bool = False) -> Replica:
     """Take one global step: v ← momentum·v + direction, w ← w + rate·v. A server optimiser makes another v of the direction.
 
-    With `overwrite`, the memory of `direction` may hold the new weights, so it must be the caller's own.
+    What travels beside parameters moves as `Segments` says. With `overwrite`, the memory of `direction` may hold the new
+    weights, so it must be the caller's own.
     """
     velocity, moments, usual = None, replica.moments, settings.server_optimiser.usual
+    if (segments := settings.segments) is not None:
+        direction = segments.unweighted(direction)
+        change, overwrite = direction, False
     if replica.velocity is not None:
         direction = velocity = settings.global_momentum * replica.velocity + direction
     if not usual:
@@ -99,4 +105,6 @@ def stepped(settings: RoundSettings, replica: Replica, direction: Tensor, *, ove
     rate = settings.rate_at(replica.round)
     moved = direction.mul_(rate) if overwrite and usual and velocity is None else direction * rate
     weights = moved.add_(replica.weights)  # not fused: every processor gets the same bits
+    if segments is not None:
+        weights = segments.settled(weights, replica.weights, change)
     return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity, moments=moments)

@@ -23,6 +23,14 @@ class DecodesAlone(Protocol):
         """Decode the packet of one client, `(size,)`. All packets of a round have the same size."""
 
 
+@runtime_checkable
+class TellsDecoded(Protocol):
+    """An algorithm of which a client knows what the server decodes of its own vector. Control variates need it."""
+
+    def decoded(self, x: Tensor, context: RoundContext) -> Tensor:
+        """What the server decodes of one client's vector `(dim,)`."""
+
+
 def combined_packet(values: Tensor, clients: int) -> Packet:
     """Make the packet that stands for all clients of a round from their combined vector `(size,)`."""
     return Packet(kind=_COMBINED, arrays={"values": values}, clients=clients)

@@ -12,6 +12,7 @@ from sketchfed.algorithms.cohorts import cohort, round_seed
 from sketchfed.algorithms.combined import combined_values
 from sketchfed.algorithms.forms import WholeModel
 from sketchfed.algorithms.round_settings import told_as
+from sketchfed.algorithms.segments import last_number
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
 from sketchfed.algorithms.state import Change, RoundContext, State
 from sketchfed.codecs import Codec
@@ -52,6 +53,7 @@ class FedAvg(Algorithm):
     source = "McMahan et al. 2017"
     incremental = False
     own_step = ""
+    alone = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,14 +73,19 @@ class FedAvg(Algorithm):
 
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
         codec_settings = self.codec.completed(None if clients is None else self.planned(clients))
-        sketch = None if self.sketch is None else self.sketch.completed(module)
-        planned = replace(self, codec=codec_settings, sketch=sketch)
-        codec = planned._codec(dim)
+        segments = self.segmented(dim, clients, module)
+        sketch = None if self.sketch is None else self.sketch.completed(module, segments)
+        planned = replace(self, codec=codec_settings, sketch=sketch, _segments=segments)
+        codec = planned._codec(dim if segments is None else segments.dim)
+        if segments is not None:
+            self._check_control(codec)
+            planned = replace(planned, _segments=replace(segments, gain=codec.shrinkage))
         rate = default_global_rate(codec.shrinkage) if codec.unbiased and not self.error_feedback else 1.0
         return replace(planned, global_rate=self.resolved_rate(rate))
 
     def begin(self, weights: Tensor) -> State:
         state = super().begin(weights)
+        weights = state.replica.weights
         if self.prediction:
             state = replace(state, replica=replace(state.replica, prediction=torch.zeros_like(weights)))
         learns = type(self._codec(len(weights))).learn is not Codec.learn
@@ -115,7 +122,11 @@ class FedAvg(Algorithm):
         return code
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
-        return self._codec(dim).check(packet, context.client, context.shared)
+        codec = self._codec(dim)
+        norm = codec.check(packet, context.client, context.shared)
+        if self._segments is not None and self._segments.weight:
+            self._segments.check_weight(last_number(codec, packet, context), context.client)
+        return norm
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, None]:
         codec, shared = self._codec(len(state.replica.weights)), round_seed(seed, state.replica.round)
@@ -132,6 +143,11 @@ class FedAvg(Algorithm):
             return State(replica=stepped(self, state.replica, new), own=own), None
         prediction = torch.add(expected, new, alpha=self._gain(codec))
         return State(replica=replace(stepped(self, state.replica, expected + new), prediction=prediction), own=own), None
+
+    def decoded(self, x: Tensor, context: RoundContext) -> Tensor:
+        """What the server decodes of one client's vector, for control variates."""
+        codec = self._codec(len(x))
+        return codec.decode([codec.encode(x, context.shared, context.client)], context.shared)
 
     def decoded_alone(self, packet: Packet, dim: int, context: RoundContext) -> Tensor:
         """Decode one client's packet, for combine rules. Codecs that decode packets jointly gain nothing then."""
@@ -153,4 +169,19 @@ class FedAvg(Algorithm):
         return int(self.codec.options.get("bits", 32)) if self.sketch is None else self.sketch.bits
 
     def _codec(self, dim: int) -> Codec:
-        return self.codec.codec(dim, self.sketch)
+        return self.codec.codec(dim, self.sketch, self._segments)
+
+    def _check_control(self, codec: Codec) -> None:
+        """Refuse control variates where a client cannot know what the server decodes of its own."""
+        if not self.scaffold:
+            return
+        if self.error_feedback or self.prediction:
+            raise InputError(
+                "algorithm.scaffold = true does not go with error_feedback or prediction: control variates are a memory of "
+                "their own, and each client must know what the server decodes of its part. Remove them."
+            )
+        if codec.joint:
+            raise InputError(
+                f"algorithm.scaffold = true does not go with codec '{self.codec.name}', which decodes all packets together, so "
+                "a client cannot know what the server decodes of its part. Use another codec, such as 'sketched' or 'qsgd'."
+            )

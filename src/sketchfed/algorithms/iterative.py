@@ -12,6 +12,7 @@ from sketchfed.algorithms.combined import combined_values
 from sketchfed.algorithms.forms import WholeModel
 from sketchfed.algorithms.replicas import followed
 from sketchfed.algorithms.round_settings import told_as
+from sketchfed.algorithms.segments import last_number
 from sketchfed.algorithms.settings import SketchSettings, default_global_rate
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
 from sketchfed.codecs import SketchCodec
@@ -45,6 +46,7 @@ class Iterative(Algorithm):
     source = "Song et al. 2023, Alg. 1"
     incremental = True
     own_step = ""
+    alone = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,16 +57,28 @@ class Iterative(Algorithm):
                 "with one bit per coefficient the error exceeds the update, so the memory of error feedback grows without "
                 "bound. Use sketch.bits = 2 or more."
             )
+        if self.scaffold and (self.form == "projection" or (self.sketch.bits, self.sketch.down) != (32, 32)):
+            given = (
+                "form = 'projection'" if self.form == "projection" else f"sketch.bits = {self.sketch.bits}/{self.sketch.down}"
+            )
+            raise InputError(
+                f"algorithm.scaffold = true does not go with {given} of algorithm 'iterative': the server's control variate "
+                "would drift away from the clients' by what is lost on the way down. Use 32 bits and form = 'unbiased', or "
+                "algorithm 'fedavg' with codec 'sketched', which takes few bits up."
+            )
 
     @property
     def by_layer(self) -> bool:  # type: ignore[override]
         return self.sketch.by_name
 
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
-        sketch = self.sketch.completed(module)
-        codec = sketch.codec(dim)  # raises an error now if the settings are impossible
+        segments = self.segmented(dim, clients, module)
+        sketch = self.sketch.completed(module, segments)
+        codec = sketch.codec(dim if segments is None else segments.dim)  # raises an error now if the settings are impossible
+        if segments is not None:
+            segments = replace(segments, gain=codec.shrinkage)
         rate = 1.0 if self.form == "projection" else default_global_rate(codec.share)
-        return replace(self, sketch=sketch, global_rate=self.resolved_rate(rate))
+        return replace(self, sketch=sketch, global_rate=self.resolved_rate(rate), _segments=segments)
 
     def given(self, seed: PublicSeed, index: int) -> WholeModel:
         return WholeModel(self.carried)
@@ -91,7 +105,11 @@ class Iterative(Algorithm):
         return code
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
-        return self._codec(dim).check(packet, context.client, context.shared)
+        codec = self._codec(dim)
+        norm = codec.check(packet, context.client, context.shared)
+        if self._segments is not None and self._segments.weight:
+            self._segments.check_weight(last_number(codec, packet, context), context.client)
+        return norm
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
         codec, shared = self._codec(len(state.replica.weights)), round_seed(seed, state.replica.round)
@@ -110,6 +128,11 @@ class Iterative(Algorithm):
             return stepped(self, replica, self.desketched(mean, shared, dim), overwrite=True)
 
         return followed(replica, self, shared, mean, step)
+
+    def decoded(self, x: Tensor, context: RoundContext) -> Tensor:
+        """What the server decodes of one client's vector, for control variates."""
+        codec = self._codec(len(x))
+        return codec.decode([codec.encode(x, context.shared, context.client)], context.shared)
 
     def decoded_alone(self, packet: Packet, dim: int, context: RoundContext) -> Tensor:
         """Read the sketch in one client's packet, for combine rules."""

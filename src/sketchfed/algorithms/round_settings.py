@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from torch import nn
 
 from sketchfed.algorithms.chosen import CombineSettings, ServerSettings
+from sketchfed.algorithms.segments import Segments
 from sketchfed.errors import InputError
 from sketchfed.parts import short
 from sketchfed.training import LocalWork
+from sketchfed.vectors import Layout
 
 
 @runtime_checkable
@@ -51,14 +55,26 @@ class RoundSettings:
     """How the server makes one vector of a round's packets. A configuration names the rule here, and its options in
     [combine]."""
 
+    weighting: Literal["equal", "examples"] = told_as("weighted", default="equal")
+    """`examples` [weights clients](algorithms.md#weights) by their number of examples. `equal` gives all the same weight."""
+    most_examples: int | None = None
+    """With `weighting = "examples"`, clients with more examples than this count as if they had this many. If absent, the
+    largest number of examples of any client."""
+    scaffold: bool = told_as("scaffold", default=False)
+    """Whether local steps are corrected by [control variates](algorithms.md#scaffold) (SCAFFOLD)."""
     server_optimiser: ServerSettings = field(default_factory=ServerSettings)
     """The [server optimiser](algorithms.md#server-optimisers), which makes the global step of a round's mean change. A
     configuration names it here, and its options in [server]."""
+    _segments: Segments | None = field(default=None, repr=False)
+    """The parts of the vector that travels. None if it has parameters only, or before `resolved`."""
 
     name: ClassVar[str]
     own_step: ClassVar[str] = "it may take global steps of its own."
     """Why no server optimiser works with the algorithm. It is empty if `stepped` takes all global steps and `begin` and `given`
     keep the replica's moments."""
+    alone: ClassVar[str] = "it moves parameters in its own way, and nothing that travels beside them."
+    """Why weights, control variates and averaged buffers do not work with the algorithm. It is empty if `resolved` asks
+    `segmented` for the parts of the vector, sends all of them, and `stepped` takes all global steps."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -82,6 +98,11 @@ class RoundSettings:
         return not self.global_momentum and self.server_optimiser.usual
 
     @property
+    def segments(self) -> Segments | None:
+        """The parts of the vector that travels. None if it has parameters only."""
+        return self._segments
+
+    @property
     def carried(self) -> tuple[str, ...]:
         """What global steps need of a replica besides the weights, by the names that `replicas.to_tensors` gives."""
         moments = self.server_optimiser.optimiser().begin(0)
@@ -103,6 +124,23 @@ class RoundSettings:
             momentum=self.local_momentum,
             decay=self.weight_decay,
         )
+
+    def segmented(self, dim: int, clients: int | None, module: nn.Module | None) -> Segments | None:
+        """The parts of the vector that travels for a model that shares `dim` numbers. None if they are all parameters."""
+        if module is None and self._segments is not None:
+            return self._segments
+        buffers = 0 if module is None else (layout := Layout.of(module)).dim - layout.trained
+        if buffers and self.alone:
+            raise InputError(
+                f"model.buffers = 'average' does not go with algorithm '{self.name}': {self.alone} Use model.buffers = "
+                "'local', or algorithm 'fedavg' or 'iterative'."
+            )
+        control = dim - buffers if self.scaffold else 0
+        weight = int(self.weighting == "examples")
+        if not (buffers or control or weight):
+            return None
+        share = 1.0 if clients is None else self.planned(clients) / clients
+        return Segments(parameters=dim - buffers, buffers=buffers, control=control, weight=weight, share=share)
 
     def planned(self, clients: int) -> int:
         """The number of clients that take part in a round, out of this many."""
@@ -156,6 +194,7 @@ def _check(a: RoundSettings) -> None:
             raise InputError(f"algorithm.{name} must be from 0 to below 1, got {getattr(a, name)}.")
     if not a.server_optimiser.usual:
         _check_optimiser(a)
+    _check_weighting(a)
     if not (a.screening == 0 or 1 <= a.screening < float("inf")):
         raise InputError(
             f"algorithm.screening is a multiple of the median norm. It must be at least 1, or 0 for no screening, got "
@@ -176,4 +215,35 @@ def _check_optimiser(a: RoundSettings) -> None:
         raise InputError(
             f"algorithm.global_momentum = {a.global_momentum} and {named} exclude each other: such an optimiser has a momentum "
             "of its own (server.beta1 of adam, yogi and adagrad). Remove global_momentum."
+        )
+
+
+def _check_weighting(a: RoundSettings) -> None:
+    if a.weighting not in ("equal", "examples"):
+        raise InputError(f"algorithm.weighting must be 'equal' or 'examples', got {a.weighting!r}.")
+    if a.most_examples is not None and (a.weighting == "equal" or a.most_examples < 1):
+        raise InputError(
+            f"algorithm.most_examples = {a.most_examples} bounds the weights of weighting = 'examples'. It must be at least 1, "
+            f"and weighting is '{a.weighting}'."
+        )
+    given = "weighting = 'examples'" if a.weighting == "examples" else "scaffold = true" if a.scaffold else ""
+    if given and a.alone:
+        raise InputError(
+            f"algorithm.{given} does not go with algorithm '{a.name}': {a.alone} Remove it, or choose algorithm 'fedavg' or "
+            "'iterative'."
+        )
+    if given and not a.combine.averages:
+        raise InputError(
+            f"algorithm.{given} and algorithm.combine = '{a.combine.name}' exclude each other: the rule would combine updates "
+            "and what travels beside them as if both were of one kind. Remove one."
+        )
+    if a.scaffold and a.weighting == "examples":
+        raise InputError(
+            "algorithm.scaffold = true and weighting = 'examples' exclude each other: the server's control variate is the mean "
+            "of those of all clients, with equal weights. Remove one."
+        )
+    if a.scaffold and (a.local_momentum or a.global_momentum or not a.server_optimiser.usual):
+        raise InputError(
+            "algorithm.scaffold = true computes a client's mean gradient from its change, which only plain SGD steps allow, "
+            "and its server step is plain as well. Remove local_momentum, global_momentum and server."
         )

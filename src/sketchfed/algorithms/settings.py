@@ -7,12 +7,14 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from sketchfed.algorithms.blocks import LAYER, blocks_of
+from sketchfed.algorithms.segments import Segments
 from sketchfed.caches import cached
-from sketchfed.codecs import CODECS, BlockedSketchCodec, Codec, SketchCodec, make_codec, option_names
+from sketchfed.codecs import CODECS, BlockedSketchCodec, Codec, Dense, JoinedCodec, SketchCodec, make_codec, option_names
 from sketchfed.codecs.rounding import check_width
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.parts import short
 from sketchfed.sketches import SKETCHES, Block
+from sketchfed.sketches.direct_sum import Span
 from sketchfed.subspaces import UPDATES, Frame, UpdateRule
 from sketchfed.tables import check_keys, check_type, keys_of
 from sketchfed.vectors import Layout
@@ -43,6 +45,8 @@ class SketchSettings:
     options: dict[str, Any] = field(default_factory=dict)
     _layout: Layout | None = field(default=None, repr=False)
     """Where each parameter of the model lies. None if no setting depends on it, or if it is not known yet."""
+    _segments: Segments | None = field(default=None, repr=False)
+    """The parts of the vector, if there is more than parameters."""
 
     def __post_init__(self) -> None:
         SKETCHES[self.name]  # raises an error if the name is unknown
@@ -74,12 +78,17 @@ class SketchSettings:
 
     def size_for(self, dim: int) -> int:
         """The number of values that stand for a model of `dim` parameters. The default is a tenth, beside what is plain."""
-        return self.codec(dim).size if self.by_name else _size_for(dim, self.ratio, self.size)
+        return self.codec(dim).size if self.by_name or self._segments else _size_for(dim, self.ratio, self.size)
 
-    def completed(self, module: nn.Module | None = None) -> "SketchSettings":
-        """Return a copy in which the size is given explicitly. With `module`, the copy knows where its parameters lie."""
+    def completed(self, module: nn.Module | None = None, segments: Segments | None = None) -> "SketchSettings":
+        """Return a copy in which the size is given explicitly.
+
+        With `module`, the copy knows where its parameters lie, and with `segments`, what travels beside them.
+        """
         known = self if self.ratio is not None or self.size is not None else replace(self, ratio=DEFAULT_RATIO)
-        return replace(known, _layout=Layout.of(module)) if module is not None and self.by_name else known
+        if segments is not None:
+            known = replace(known, _segments=segments)
+        return replace(known, _layout=Layout.of(module).of_parameters) if module is not None and self.by_name else known
 
     def check_up_only(self, algorithm: str) -> None:
         """Raise `InputError` if `bits_down` is set although the server sends no sketches."""
@@ -106,7 +115,11 @@ class SketchSettings:
     def codec(self, dim: int) -> SketchCodec:
         """The codec that sends this sketch."""
         given: dict[str, Any] = {"family": self.name, "bits": self.bits, "options": tuple(sorted(self.options.items()))}
-        blocks = self._blocks(dim) if self.by_name else ()
+        parameters = dim if self._segments is None else self._segments.parameters
+        blocks = self._blocks(parameters) if self.by_name else ()
+        if self._segments is not None:
+            whole = Block(((0, parameters),), _size_for(parameters, self.ratio, self.size))
+            blocks = self._segments.extended(blocks or (whole,))
         if len(blocks) < 2:  # one sketch for everything
             return SketchCodec(dim=dim, size=_size_for(dim, self.ratio, self.size), **given)
         return BlockedSketchCodec(dim=dim, size=sum(block.size for block in blocks), blocks=blocks, **given)
@@ -165,12 +178,29 @@ class CodecSettings:
         ratio = DEFAULT_RATIO if self._sends_some and self.ratio is None and self.size is None else self.ratio
         return replace(self, ratio=ratio, clients=clients if self.clients is None else self.clients)
 
-    def codec(self, dim: int, sketch: SketchSettings | None) -> Codec:
-        """Make the codec for updates of `dim` numbers. Only the codec 'sketched' uses `sketch`."""
+    def codec(self, dim: int, sketch: SketchSettings | None, segments: Segments | None = None) -> Codec:
+        """Make the codec for updates of `dim` numbers. Only the codec 'sketched' uses `sketch`.
+
+        If there is more than parameters, this codec encodes parameters and control variates, each by themselves.
+        """
         if self.name == "sketched":
             return replace((sketch or SketchSettings()).codec(dim), clients=self.clients, **self.options)
+        if segments is not None:
+            return self._joined(segments)
         size = _size_for(dim, self.ratio, self.size) if self._sends_some else None
         return _codec(self.name, dim, size, self.clients, tuple(sorted(self.options.items())))
+
+    def _joined(self, segments: Segments) -> Codec:
+        alone = self.codec(segments.parameters, None)
+        if isinstance(alone, Dense) and alone.precision == "float32":
+            return replace(alone, dim=segments.dim)
+        plain = sum(stop - start for start, stop in segments.plain)
+        parts: list[Codec] = [alone] * len(segments.coded)
+        spans: list[tuple[Span, ...]] = [(span,) for span in segments.coded]
+        if plain:
+            parts.append(Dense(dim=plain, clients=self.clients))
+            spans.append(segments.plain)
+        return JoinedCodec(dim=segments.dim, clients=self.clients, parts=tuple(parts), spans=tuple(spans))
 
     @property
     def _sends_some(self) -> bool:

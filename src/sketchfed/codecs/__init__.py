@@ -12,6 +12,7 @@ from sketchfed.codecs.ensemble_base import Ensemble
 from sketchfed.codecs.ensembles import ENSEMBLES
 from sketchfed.codecs.examples import correlation_of, example_vectors
 from sketchfed.codecs.induced import Induced
+from sketchfed.codecs.joined import JoinedCodec
 from sketchfed.codecs.linear import LinearCode, LinearMap, RoundTrip
 from sketchfed.codecs.qsgd import Qsgd
 from sketchfed.codecs.rand_k import RandK
@@ -36,6 +37,7 @@ __all__ = [
     "Codec",
     "Dense",
     "Ensemble",
+    "JoinedCodec",
     "LinearCode",
     "LinearMap",
     "Parts",

@@ -40,6 +40,8 @@ class Codec(ABC):
     """Whether the decoder must know which client sent a packet, so that it can repeat that client's random draws."""
     shares_dice: ClassVar[bool] = False
     """Whether clients share random draws so that their errors cancel. The clients of a round are then numbered from 0."""
+    joint: ClassVar[bool] = False
+    """Whether packets are decoded together, so that the decoded mean is not the mean of what single packets decode to."""
     spreads: ClassVar[bool] = False
     """Whether every coordinate contributes to some number that is sent. Then NaN and infinity show up in the packet."""
 

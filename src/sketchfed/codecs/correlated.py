@@ -49,6 +49,7 @@ class Correlated(Quantiser):
     unbiased = True
     personal = False
     shares_dice = True
+    joint = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,6 +39,7 @@ class Spatial(Codec):
     correlation: float | str = "estimated"
 
     unbiased = True
+    joint = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

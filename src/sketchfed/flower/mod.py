@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordD
 from flwr.common.constant import ErrorCode
 from torch import Tensor
 
-from sketchfed.algorithms import Algorithm
+from sketchfed.config import Config
 from sketchfed.errors import InputError, SketchfedError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.flower.desk import read_policy
@@ -64,7 +64,7 @@ class AppSource(WorkSource):
 
     def work(self, agreement: Agreement, client: int) -> Work:
         layout, config = ArrayLayout.from_text(agreement.layout), agreement.config
-        check_app(config.algorithm)
+        check_app(config)
         if agreement.hides and layout.run != self._run:
             raise InputError(
                 "Flower started this client's app with another run configuration than those of most clients. Its updates would "
@@ -146,8 +146,20 @@ class _AppError(SketchfedError):
     """What an app's own function says went wrong."""
 
 
-def check_app(algorithm: Algorithm) -> None:
-    """Refuse algorithms that look inside a model: an app shows its arrays and nothing else."""
+def check_app(config: Config) -> None:
+    """Refuse what looks inside a model or its local steps: an app shows its arrays and nothing else."""
+    algorithm = config.algorithm
+    if config.training.proximal:
+        raise InputError(
+            f"training.proximal = {config.training.proximal:g} is for the built-in loop, but an app trains by its own "
+            "function. Remove it, and add the proximal term to the app's loss."
+        )
+    if algorithm.scaffold or algorithm.weighting != "equal":
+        given = "scaffold = true corrects local steps" if algorithm.scaffold else "weighting = 'examples' counts examples"
+        raise InputError(
+            f"algorithm.{given}, and an app trains by its own function on data of its own. Remove it, or run the model as a "
+            'sketchfed run ([engine] name = "flower").'
+        )
     if algorithm.by_layer:
         raise InputError(
             f"algorithm '{algorithm.label}' treats layers differently, and of an app's model only arrays are known. Use "

@@ -62,7 +62,7 @@ class Sketched(Strategy):
                 "FedAvg here, with algorithm.global_momentum or algorithm.server for the server's step."
             )
         self.strategy, self.config = strategy, load_config(config or {"algorithm": {"name": "iterative"}})
-        check_app(self.config.algorithm)
+        check_app(self.config)
         if (self.config.data, self.config.model) != (DataSettings(), ModelSettings()):
             raise InputError("data and model are the app's own. Remove [data] and [model].")
         if self.config.privacy is not None and self.config.privacy.unit == "example":

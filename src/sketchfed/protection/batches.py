@@ -19,12 +19,14 @@ from sketchfed.kernels.draws import permutation
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection.passes import Passes, passed_batches
 from sketchfed.seeds import PublicSeed, SecretSeed, secret_bytes
+from sketchfed.training import Pull
 from sketchfed.training.base import Examples, LocalWork, Trainer, taken
 
 Noise = Callable[[Tensor, SecretSeed], Tensor]
 """Adds noise to a sum of clipped numbers."""
 Batches = Iterable[tuple[Examples, SecretSeed]]
 """The batch of each local step, and a secret for all other random draws of that step."""
+_NO_PULL = Pull()
 
 
 class ExampleBatches(Protocol):
@@ -100,9 +102,18 @@ def passed_batch(examples: Any, batch: int, turn: int, seed: PublicSeed) -> Any:
 
 
 def private_descent(
-    trainer: Trainer, weights: Tensor, batches: Batches, work: LocalWork, *, clip: float, noise: Noise
+    trainer: Trainer,
+    weights: Tensor,
+    batches: Batches,
+    work: LocalWork,
+    *,
+    clip: float,
+    noise: Noise,
+    pull: Pull = _NO_PULL,
 ) -> Tensor:
     """Take local steps with per-example clipping and noise, and return the new weights. The input is not modified.
+
+    A pull is added after the noise. It may depend on noisy weights and on what was sent before, and on no example.
 
     Paper: Song et al. 2023, Alg. 2, lines 13 to 17, with clipping instead of an assumed Lipschitz constant, and noise on the
     sum of a batch. Anything that is computed from the result needs no further noise.
@@ -114,6 +125,7 @@ def private_descent(
         step = noise(trainer.clipped_sum(trained, batch, clip), own).div_(batch_size)
         if work.decay:
             step.add_(trained, alpha=work.decay)
+        pull.add_to(step, trained, weights)
         if velocity is not None:
             step = velocity.mul_(work.momentum).add_(step)
         sent.add_(step, alpha=-work.rate)

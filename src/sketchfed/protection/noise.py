@@ -41,7 +41,8 @@ class NoisySteps(Protection):
         weights, clip, local = work.replica.weights, self.budget.settings.clip, self.algorithm.work
         noise = self.budget.settings.noise(work.trainer.dim, self.budget.multiplier)
         batches = self.batches.draw(work.examples, work.context, secret)
-        return Change(private_descent(work.trainer, weights, batches, local, clip=clip, noise=noise.noised).sub_(weights))
+        sent = private_descent(work.trainer, weights, batches, local, clip=clip, noise=noise.noised, pull=work.pull)
+        return Change(sent.sub_(weights))
 
     def variance(self, clients: int) -> float:
         """The variance of the noise. The noise goes through the code, so this is exact only for orthonormal codes."""

@@ -55,8 +55,11 @@ def _warmed(protection: Protection, trainer: Trainer, replica: Replica, data: li
 
 
 def _changes(protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], context: RoundContext) -> Tensor:
-    work = ClientWork(trainer=trainer, replica=replica, examples=data[0], memory=None, context=context)
-    changes = [replace(work, examples=each).trained(protection.algorithm.work) for each in data]
+    works = [
+        ClientWork(trainer=trainer, replica=replica, examples=each, memory=None, context=replace(context, client=client))
+        for client, each in enumerate(data)
+    ]
+    changes = [work.trained(protection.algorithm.work) for work in works]
     return torch.stack([change.through(protection.code(context)).norm() for change in changes])
 
 

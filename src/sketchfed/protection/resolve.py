@@ -10,6 +10,7 @@ from sketchfed.privacy.discrete import DiscreteGaussian
 from sketchfed.privacy.rounded import Rounded
 from sketchfed.protection.base import Clear, Protection
 from sketchfed.protection.batches import ExampleBatches, HiddenBatches, PassBatches, batch_of, probability
+from sketchfed.protection.beside import scaled
 from sketchfed.protection.budget import Budget, SharedBudget
 from sketchfed.protection.checks import check_linear, check_noise, check_privacy, check_secure
 from sketchfed.protection.noise import CentralNoise, NoisySent, NoisySteps
@@ -38,6 +39,10 @@ def make_protection(
     seed: PublicSeed,
 ) -> Protection:
     """Make the protection of a run and calibrate its noise. `sizes` is the number of examples of each client."""
+    active = secure if secure is not None and secure.aggregation else None
+    algorithm = scaled(algorithm, privacy, active, sizes)
+    if algorithm.segments is not None:
+        dim = algorithm.segments.dim
     made = _protection(algorithm, privacy, secure, dim, sizes, seed)
     check_combine(made)
     return made

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from sketchfed.algorithms import Change, Replica, RoundContext
-from sketchfed.training import Examples, LocalWork, Trainer, Turn
+from sketchfed.training import Examples, LocalWork, Pull, Trainer, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,15 @@ class ClientWork:
     context: RoundContext
     kept: dict[str, Any] = field(default_factory=dict)
     """What training kept when this client last took part. Training changes it."""
+    pull: Pull = field(default_factory=Pull)
+    """What is added to the gradient of each local step."""
 
     def trained(self, work: LocalWork) -> Change:
         """Train locally without noise and return the change."""
-        turn = Turn(seed=self.context.own, round=self.context.round, client=self.context.client, kept=self.kept)
+        context = self.context
+        turn = Turn(seed=context.own, round=context.round, client=context.client, kept=self.kept, pull=self.pull)
         trained = self.trainer.train(self.replica.weights, self.examples, work, turn)
+        if turn.kept is not self.kept:  # an update that counts as zero leaves it as it was
+            self.kept.clear()
+            self.kept.update(turn.kept)
         return Change(trained.sub_(self.replica.weights))

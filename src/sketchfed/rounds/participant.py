@@ -9,7 +9,7 @@ from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import ClientWork, Protection, SecureSums
 from sketchfed.secure import SECURE, Identity, SecureClient, Terms
 from sketchfed.seeds import PublicSeed, SecretSeed
-from sketchfed.training import ClientMemory, Examples, Trainer
+from sketchfed.training import ClientMemory, Examples, Pull, Trainer
 from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
 
 MOST_UPDATES = 1_000_000
@@ -78,6 +78,8 @@ class Participant:
     protection: Protection
     agreed: bytes = b""
     """A digest of everything that the clients of the run agreed on. Empty where all of them are in one process."""
+    proximal: float = 0.0
+    """The factor of the term that keeps local steps near the round's weights, `training.proximal`."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -175,6 +177,7 @@ class Participant:
             memory=before.owed,
             context=context,
             kept=dict(before.kept),
+            pull=Pull(self.proximal),
         )
 
     def _secure_sums(self) -> SecureSums:

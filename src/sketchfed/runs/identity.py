@@ -14,7 +14,7 @@ from sketchfed.runs.fingerprints import code_name, fingerprint, tensors_digest
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.versions import IDENTITY, naming_writer
 from sketchfed.storage import replace_file
-from sketchfed.vectors import trainable
+from sketchfed.vectors import sharing, trainable
 
 log = logging.getLogger("sketchfed")
 
@@ -53,7 +53,7 @@ def _python() -> str:
 
 
 def _model(module: nn.Module) -> dict[str, Any]:
-    learnt = trainable(module).keys()
+    learnt = {*trainable(module), *sharing(module).averaged}
     values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {
         "class": type(module).__qualname__.rpartition("<locals>.")[2],

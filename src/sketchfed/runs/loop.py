@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sketchfed import vectors
 from sketchfed.algorithms import State
 from sketchfed.algorithms.forms import seen
-from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
+from sketchfed.config import GIVEN, SHARING, Config, DataSettings, ModelSettings, load_config
 from sketchfed.errors import DivergedError, InputError
 from sketchfed.protection import Clear
 from sketchfed.rounds import Recorder
@@ -84,8 +84,11 @@ def run(
     chosen = load_config(config if config is not None else {})
     if all(given is None for given in (model, clients, test, loss, metric, train, evaluate, batch_loss, collate)):
         return prepare(chosen, folder=folder, on_exchange=on_exchange).finish(on_round)
-    if (chosen.data, chosen.model) != (DataSettings(), ModelSettings()):
-        raise InputError("the configuration names [data] or [model], but both were given as objects. Remove these tables.")
+    if (chosen.data, replace(chosen.model, **SHARING)) != (DataSettings(), ModelSettings()):
+        raise InputError(
+            "the configuration names [data] or [model], but both were given as objects. Remove these tables. Of [model], only "
+            f"{', '.join(SHARING)} are for a module of your own."
+        )
     built_in: dict[str, Any] = {"loss": loss, "metric": metric, "task": task, "redraw": redraw}
     functions: dict[str, Any] = {"train": train, "evaluate": evaluate, "batch_loss": batch_loss, "collate": collate}
     objects = Objects(model=model, clients=clients, test=test, **functions, **built_in)
@@ -173,6 +176,7 @@ class Loop:
         workload.check(config)
         self._config = config.completed(dim=self._trainer.dim, sizes=sizes, module=workload.module)
         participant = self._config.participant(self._trainer, sizes, workload.module)
+        self._participant = participant
         self._protection, self._algorithm = participant.protection, participant.algorithm
         self._scorer = workload.scorer(self._trainer, participant.seed, workers=config.engine.threads)
         self._algorithm.given(participant.seed, 0).trainer(self._trainer)  # refuses what it cannot train
@@ -237,7 +241,7 @@ class Loop:
     @property
     def weights(self) -> Tensor:
         """The server's current weights."""
-        return self._server.state.replica.weights
+        return self._server.state.replica.weights[: self._trainer.dim]
 
     @property
     def title(self) -> str:
@@ -294,7 +298,7 @@ class Loop:
             for kept in (self._wire, self._folder):
                 if kept is not None:
                     kept.close()
-        weights = self._server.state.replica.weights
+        weights = self.weights
         return Run(
             config=self._config,
             label=self._config.label,
@@ -323,7 +327,9 @@ class Loop:
         if isinstance(self._protection, Clear) or self.round or not self._host.sees_data or not self._workload.looks_inside:
             return
         replica, seed = self._server.state.replica, self._config.shared_seed
-        said = clip_advice(self._protection, self._trainer, replica, self._workload, seed, clients=self._engine.clients)
+        said = clip_advice(
+            self._protection, self._participant.trainer, replica, self._workload, seed, clients=self._engine.clients
+        )
         if said is not None:
             log.warning("%s", said)
 
@@ -360,7 +366,7 @@ class Loop:
         It is measured before the round, because the packets depend on the replica from which the clients start.
         """
         replica = self._server.state.replica
-        if not self._scored(replica.round + 1) or not self._host.sees_data:
+        if not self._scored(replica.round + 1) or not self._host.sees_data or self._algorithm.segments is not None:
             return None
         return self._scorer.captured(self._algorithm, replica)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings
+from sketchfed.config import GIVEN, Config, DataSettings
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.own_loop import LoopWorkload, loop_of, test_of
@@ -61,7 +61,7 @@ class Objects:
         return replace(
             config,
             data=DataSettings(name=GIVEN, clients=len(self.clients or ())),
-            model=ModelSettings(name=GIVEN),
+            model=replace(config.model, name=GIVEN, options={}, loss=None, metric=None),
             training=replace(config.training, **loops),
         )
 
@@ -69,14 +69,14 @@ class Objects:
         """The problem that these objects are."""
         if self.model is None or self.clients is None:
             raise InputError("a run needs a model and the data of its clients. Pass model and clients.")
-        recipe = config.training.recipe(config.algorithm.rounds)
+        recipe, model = config.training.recipe(config.algorithm.rounds), config.model.shared(self.model)
         evaluation = None
         if self.train is None and self.evaluate is not None:
             name = _named(self.evaluate)
-            evaluation = Evaluation(function=self.evaluate, name=name, module=self.model, data=self.test)
+            evaluation = Evaluation(function=self.evaluate, name=name, module=model, data=self.test)
         if self.batch_loss is not None:
             return LossWorkload(
-                module=self.model,
+                module=model,
                 clients=self.clients,
                 test=self.test,
                 batch_loss=self.batch_loss,
@@ -86,10 +86,10 @@ class Objects:
             )
         if self.train is None:
             built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe}
-            made = from_objects(self.model, self.clients, self.test, self.loss, self.task, self.metric, **built_in)
+            made = from_objects(model, self.clients, self.test, self.loss, self.task, self.metric, **built_in)
             return replace(made, evaluation=evaluation)
         return LoopWorkload(
-            module=self.model,
+            module=model,
             clients=self.clients,
             test=self.test,
             train=self.train,

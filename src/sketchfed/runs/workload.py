@@ -220,20 +220,36 @@ def from_config(config: Config) -> Workload:
             "[training] changes how steps are taken, and here the steps of plain SGD are followed, with momentum and weight "
             "decay at most. Remove the optimiser, schedules, clipping, precision and accumulation from [training]."
         )
+    if config.training.proximal:
+        raise InputError(
+            f"training.proximal = {config.training.proximal:g} pulls local steps towards the round's weights, and here the "
+            "steps of plain SGD are followed. Remove it."
+        )
     return named_workload(config)
 
 
 def check_recipe(config: Config, recipe: Recipe) -> None:
     """Refuse an optimiser that cannot be made, and one whose steps the algorithm or the protection would take itself."""
+    privacy = config.privacy
+    if config.training.proximal and privacy is not None and (privacy.unit, privacy.placement) == ("example", "sent"):
+        raise InputError(
+            f"training.proximal = {config.training.proximal:g} changes a step in all coordinates, but with noise on what is "
+            "sent, a step consists of clipped codes. Remove it, or use privacy.placement = 'steps' or privacy.unit = 'client'."
+        )
     if recipe.usual:
         return
     recipe.check(config.algorithm.work)
+    if config.algorithm.scaffold:
+        raise InputError(
+            "algorithm.scaffold = true computes a client's mean gradient from its change, which only plain SGD steps allow. "
+            "Remove the optimiser, schedules, clipping, precision and accumulation from [training], or remove scaffold."
+        )
     if not config.algorithm.shows_weights:
         raise InputError(
             f"algorithm '{config.algorithm.name}' takes local steps through sketched layers itself, so [training] cannot "
             "change them. Remove the optimiser, schedules, clipping, precision and accumulation from [training]."
         )
-    if config.privacy is not None and (config.privacy.unit == "example" or config.privacy.placement == "steps"):
+    if privacy is not None and (privacy.unit == "example" or privacy.placement == "steps"):
         raise InputError(
             "privacy.unit = 'example' takes local steps from clipped gradients with noise, so [training] cannot change them. "
             "Remove the optimiser, schedules, clipping, precision and accumulation, or use privacy.unit = 'client'."
@@ -281,7 +297,8 @@ def build_module(config: Config, *, shape: tuple[int, ...], outputs: int) -> nn.
     with torch.random.fork_rng(devices=[]):
         # Third-party models draw their own first weights from torch's generator.
         torch.manual_seed(randbits(63) if secret else config.seed % 2**63)
-        return models.build(config.model.name, shape=shape, outputs=outputs, seed=start, **config.model.options)
+        made = models.build(config.model.name, shape=shape, outputs=outputs, seed=start, **config.model.options)
+    return config.model.shared(made)
 
 
 def loss_for(task: str, chosen: str | Loss | None = None) -> str | Loss:

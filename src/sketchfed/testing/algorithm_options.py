@@ -17,6 +17,7 @@ from sketchfed.wire import Bits, unpack
 
 MOMENTUM = 0.9
 BITS = 4
+BESIDE: dict[str, dict[str, Any]] = {"weights": {"weighting": "examples"}, "scaffold": {"scaffold": True}}
 
 
 class AlgorithmOptions(AlgorithmSuite):
@@ -59,6 +60,30 @@ class AlgorithmOptions(AlgorithmSuite):
         assert joint.state.replica.moments.keys() == {"mean", "square"}
         assert not torch.equal(weights_of(joint), weights_of(plain)), "algorithm.server = 'adam' has no effect in 3 rounds"
         assert torch.equal(weights_of(joint), weights_of(apart)), "clients that missed rounds have lost the moments"
+
+    @pytest.mark.parametrize("setting", BESIDE)
+    def test_what_travels_beside_parameters_works_or_is_refused(self, algorithm: Algorithm, setting: str) -> None:
+        """If `alone` is empty, weights and control variates change the steps, also after missed rounds, or else are refused.
+
+        Control variates may be refused for other settings, because a client has to know what the server decodes of its vector.
+        """
+        if algorithm.alone:
+            with pytest.raises(InputError, match=re.escape(algorithm.alone)):
+                replace(algorithm, **BESIDE[setting])
+            return
+        try:
+            beside = replace(_roomy(algorithm), **BESIDE[setting], participation=0.5)
+            joint, apart = started(beside), started(beside, apart=True, shared_start=False)
+        except InputError:
+            assert setting == "scaffold" or algorithm.noise_defaults is not None, "weights are refused"
+            return
+        plain = started(replace(_roomy(algorithm), participation=0.5))
+        for server in (joint, apart, plain):
+            advanced(server, 3)
+        weights, others = weights_of(joint)[: dim()], weights_of(plain)
+        assert torch.isfinite(weights).all()
+        assert not torch.equal(weights, others), f"{setting} has no effect in 3 rounds"
+        assert torch.equal(weights_of(joint), weights_of(apart)), "clients that missed rounds hold other weights"
 
     @only(lambda suite, algorithm: isinstance(getattr(algorithm, "sketch", None), SketchSettings))
     def test_a_sketch_of_few_bits_is_sent_in_fewer_bytes_or_is_refused(self, algorithm: Algorithm) -> None:

@@ -67,6 +67,14 @@ class CodecMeans(CodecSuite):
         assert (mean.shape, mean.dtype) == ((codec.dim,), torch.float32)
         assert torch.equal(mean, codec.decode([codec.encode(row, SEED, client) for client, row in enumerate(x)], SEED))
 
+    def test_what_single_packets_decode_to_adds_up_unless_packets_are_decoded_together(self, codec: Codec) -> None:
+        """Unless `joint`, the decoded mean is the mean of what each packet decodes to by itself, up to rounding."""
+        x = vectors(codec)
+        packets = encoded(codec, x)
+        alone = torch.stack([codec.decode([packet], SEED) for packet in packets]).mean(0)
+        if not codec.joint:
+            assert torch.allclose(codec.decode(packets, SEED), alone, atol=1e-4 * float(alone.abs().max()))
+
     def test_encoding_leaves_the_vector_alone(self, codec: Codec) -> None:
         """`encode` does not modify its input."""
         x = vectors(codec, 1)[0]

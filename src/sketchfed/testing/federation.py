@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sketchfed.algorithms import Algorithm, Replica
+from sketchfed.algorithms.beside import extended
 from sketchfed.algorithms.forms import seen
 from sketchfed.protection import PrivacySettings, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import Engine, LocalEngine, Participant, Relay
@@ -83,7 +84,9 @@ def federation(
     algorithm = completed_work(algorithm.resolved(trainer.dim, len(data), module), privacy)
     sizes = [len(part.x) for part in data]
     protection = make_protection(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
-    state = algorithm.begin(flatten(module))
+    state = protection.algorithm.begin(flatten(module))
+    trainer = extended(trainer, protection.algorithm, sizes, seed)
+    algorithm = protection.algorithm
     participant = Participant(trainer=trainer, seed=seed, protection=protection)
     start = seen(algorithm.given(seed, 0), state.replica) if shared_start else None
     engine: Engine = (

@@ -11,6 +11,7 @@ from sketchfed.training.metrics import METRICS, Metric
 from sketchfed.training.objective import BATCH_LOSSES, BatchLoss, OfBatch
 from sketchfed.training.own import LOOPS, ClientContext, Evaluate, OwnLoop, Train
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
+from sketchfed.training.pull import Pull
 from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, Recipe
 from sketchfed.training.settings import TrainingSettings
 from sketchfed.training.stack import StackTrainer, stacked_layers
@@ -37,6 +38,7 @@ __all__ = [
     "OfBatch",
     "OwnLoop",
     "PerceptronTrainer",
+    "Pull",
     "Recipe",
     "Score",
     "StackTrainer",

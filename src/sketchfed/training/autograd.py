@@ -1,7 +1,7 @@
 """Training of any `torch.nn.Module` with autograd. The parameters are views of one flat vector."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +18,9 @@ from sketchfed.training.items import Stream
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
 from sketchfed.training.objective import OfBatch, objective_of
+from sketchfed.training.own_parts import OwnParts
 from sketchfed.training.recipe import Recipe
-from sketchfed.vectors import Layout, adopt, emptied, hollow, trainable
+from sketchfed.vectors import Layout, Sharing, adopt, emptied, hollow, sharing, trainable
 
 
 class AutogradTrainer:
@@ -27,8 +28,9 @@ class AutogradTrainer:
     while it is trained. Between calls, no copy holds weights.
 
     If the forward pass draws from torch's global generator (dropout), clients are trained one after the other, with a new seed
-    for each client. The results then do not depend on the number of workers. A module is refused if training changes its
-    buffers (the running statistics of batch normalisation), because buffers are not part of the averaged update.
+    for each client. The results then do not depend on the number of workers. A module is refused if training changes a buffer
+    (such as the running statistics of batch normalisation) of which nobody said whether it is averaged or stays with the
+    client.
 
     With a `form`, the module is the client form of a model. A step that changes the update to send by −rate·Γ moves the weights
     that the client sees by −rate·RRᵀΓ.
@@ -42,6 +44,7 @@ class AutogradTrainer:
         self.dim = Layout.of(module).dim
         self.sequential = False
         self._module, self._form, self._recipe = hollow(module), form, recipe or Recipe()
+        self._own, self._plain = OwnParts(module), sharing(module) == Sharing()
         self._loss, self._objective = loss, objective_of(loss)
         self._local = threading.local()
         self._sketched: Latest[AutogradTrainer] = Latest()
@@ -57,10 +60,23 @@ class AutogradTrainer:
                     self._objective.tried(module, examples).backward()
                 self.sequential = not torch.equal(before, torch.get_rng_state())
             changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, buffers[name])]
-        if changed:
+            for name in changed:  # the next examples are tried on the same module
+                module.get_buffer(name).copy_(buffers[name])
+        self._check_buffers(changed)
+
+    def _check_buffers(self, changed: Sequence[str]) -> None:
+        """Refuse changes of buffers of which nobody said what happens to them. Counters begin anew in each round."""
+        shared = sharing(self._module)
+        known = {*shared.averaged, *shared.kept}
+        open_ones = [
+            name for name in changed if name not in known and (not known or self._module.get_buffer(name).is_floating_point())
+        ]
+        if open_ones:
+            remedy = "" if known else "model.buffers = 'average' averages the statistics of BatchNorm, and 'local' keeps them. "
             raise InputError(
-                f"training changes the buffer '{changed[0]}', which no update carries, so clients would drift apart. Use "
-                "nn.GroupNorm or nn.LayerNorm, which keep no statistics and also work on a batch of one example."
+                f"training changes the buffer '{open_ones[0]}', which no update carries, so clients would drift apart. {remedy}"
+                f"For other buffers, name them as well: model.running = ['{open_ones[0]}']. Or use nn.GroupNorm or "
+                "nn.LayerNorm, which keep no statistics and also work on a batch of one example."
             )
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
@@ -71,16 +87,16 @@ class AutogradTrainer:
 
     def _trained(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         trained, seed = weights.clone(), turn.seed
-        with self._holding(trained) as module:
+        with self._holding(trained) as module, self._own.trained(module, turn):
             module.train()
-            if not self._recipe.usual:
+            if not (self._recipe.usual and (self._plain or not (work.momentum or work.decay or turn.pull))):
                 drawn = batches(examples, work, seed)
                 self._recipe.descend(module, self._objective, drawn, work, turn, self._count(examples, work))
                 return trained
-            if self._form is None and not (work.momentum or work.decay):
+            if self._form is None and not (work.momentum or work.decay or turn.pull):
                 self._descend(module, examples, work, seed)
                 return trained
-            return self._descend_flat(module, trained, examples, work, seed)
+            return self._descend_flat(module, trained, examples, work, turn)
 
     def _count(self, examples: Any, work: LocalWork) -> int:
         """The number of steps of the local work."""
@@ -102,20 +118,22 @@ class AutogradTrainer:
             for parameter in used:
                 parameter.grad = None
 
-    def _descend_flat(self, module: nn.Module, trained: Tensor, examples: Any, work: LocalWork, seed: PublicSeed) -> Tensor:
-        """Take steps that need the gradient as one vector: those with momentum or decay, and those of a client form."""
+    def _descend_flat(self, module: nn.Module, trained: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
+        """Take steps that need the gradient as one vector: those with momentum, decay or a pull, and those of a client form."""
         gradient = torch.zeros_like(trained)
         views = Layout.of(module).views(gradient)
         for name, parameter in trainable(module).items():
             parameter.grad = views[name]
         velocity = torch.zeros_like(trained) if work.momentum else None
         said = None if self._form is None else trained.clone()
-        for batch in batches(examples, work, seed):
+        start = trained.clone() if turn.pull else trained
+        for batch in batches(examples, work, turn.seed):
             gradient.zero_()
             self._objective(module, batch).backward()
             step = gradient
             if work.decay:
                 step.add_(trained, alpha=work.decay)
+            turn.pull.add_to(step, trained, start)
             if velocity is not None:
                 step = velocity.mul_(work.momentum).add_(step)
             trained.add_(self.gram(step), alpha=-work.rate)
@@ -173,6 +191,7 @@ class AutogradTrainer:
         """The thread's own module with these weights. It may write to them, and forgets them at the end."""
         module = self._copy()
         adopt(module, weights)
+        self._own.load(module, {})
         try:
             yield module
         finally:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
+from sketchfed.training.pull import Pull
 
 _OWED, _KEPT, _FORM = "memory", "kept.", "kept"
 _PLAIN = (type(None), bool, int, float, str)
@@ -66,6 +67,8 @@ class Turn:
     client: int = 0
     kept: dict[str, Any] = field(default_factory=dict)
     """What training kept when this client last took part. Training may change it."""
+    pull: Pull = field(default_factory=Pull)
+    """What is added to the gradient of each local step."""
 
 
 def _apart(value: Any, found: list[Tensor], place: str) -> Any:

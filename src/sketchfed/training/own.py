@@ -17,6 +17,7 @@ from sketchfed.parts import Registry
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import LocalWork
 from sketchfed.training.memory import Turn
+from sketchfed.training.own_parts import OWN_PARTS, OwnParts
 from sketchfed.vectors import Layout, load
 
 log = logging.getLogger("sketchfed")
@@ -64,18 +65,23 @@ class OwnLoop:
         self._layout = Layout.of(module)
         self.dim = self._layout.dim
         self._module, self._function, self._settings, self._name = module, function, settings, name
+        self._own = OwnParts(module)
         self._warned = False
 
     def check(self, examples: object) -> None:
         """Nothing is known about the data. The first round tries it."""
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
+        if turn.pull:
+            self._refuse("to add something to the gradient of each local step")
         module = load(deepcopy(self._module), weights).train()
-        context = self._context(turn)
-        with drawing_from(turn.seed.child("own loop")), torch.enable_grad():
-            found = self._function(module, examples, context)
-        self._check_returned(found)
-        turn.kept = context.kept
+        with self._own.trained(module, turn):
+            turn.kept.pop(OWN_PARTS, None)  # the module has them
+            context = self._context(turn)
+            with drawing_from(turn.seed.child("own loop")), torch.enable_grad():
+                found = self._function(module, examples, context)
+            self._check_returned(found)
+            turn.kept = context.kept
         trained = self._trained(module)
         if torch.equal(trained, weights):
             self._warn_unchanged(turn.client)
@@ -92,7 +98,7 @@ class OwnLoop:
 
     def _trained(self, module: nn.Module) -> Tensor:
         """The flat parameters after training, if they are those that the module had before."""
-        named = dict(module.named_parameters())
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, shape in zip(self._layout.names, self._layout.shapes, strict=True):
             parameter = named.get(name)
             if parameter is None or tuple(parameter.shape) != shape:

@@ -91,17 +91,18 @@ class PerceptronTrainer:
     @torch.no_grad()
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
         trained = weights.clone()
-        if self._compiled(trained, examples, work):
+        if not turn.pull and self._compiled(trained, examples, work):
             self._run_kernel(trained, examples, work, turn.seed)
             return trained
-        gradient = torch.zeros_like(trained) if work.momentum or work.decay else None
+        gradient = torch.zeros_like(trained) if work.momentum or work.decay or turn.pull else None
         velocity = torch.zeros_like(trained) if work.momentum else None
         layers = self._layers(trained)
-        # Without momentum and decay, the matrix product adds the gradient times −rate directly to the weights.
+        # Without momentum, decay and a pull, the matrix product adds the gradient times −rate directly to the weights.
         into, scale = (layers, -work.rate) if gradient is None else (self._layers(gradient), 1.0)
         for batch in batches(self._flat(examples), work, turn.seed):
             if gradient is not None:
                 gradient.copy_(trained).mul_(work.decay)
+                turn.pull.add_to(gradient, trained, weights)
             self._backward(batch, layers, into, scale)
             if gradient is not None:
                 step = gradient if velocity is None else velocity.mul_(work.momentum).add_(gradient)

@@ -15,7 +15,8 @@ from sketchfed.parts import Registry
 from sketchfed.training.base import LocalWork
 from sketchfed.training.memory import Turn
 from sketchfed.training.objective import Objective
-from sketchfed.vectors import trainable
+from sketchfed.training.pull import Pull
+from sketchfed.vectors import Layout, sharing, trainable
 
 OPTIMISERS: Registry[Callable[..., torch.optim.Optimizer]] = Registry(
     "optimiser",
@@ -136,6 +137,13 @@ class Recipe:
         """Train a module in place. `steps` is the number of steps that the local work has."""
         parameters = list(trainable(module).values())
         optimiser = self.made(parameters, work)
+        pulled: list[tuple[nn.Parameter, Tensor, Pull]] = []
+        if turn.pull:
+            personal, named = sharing(module).personal, trainable(module)
+            shared = {name: parameter for name, parameter in named.items() if name not in personal}
+            layout = Layout(tuple(shared), tuple(tuple(parameter.shape) for parameter in shared.values()))
+            starts = [parameter.detach().clone() for parameter in shared.values()]
+            pulled = list(zip(shared.values(), starts, turn.pull.of_each(layout), strict=True))
         if self.state == "kept" and _STATE in turn.kept:
             optimiser.load_state_dict({**optimiser.state_dict(), "state": turn.kept[_STATE]})
         for step, batch in enumerate(batches):
@@ -149,6 +157,10 @@ class Recipe:
                 (loss.float() * (part.size / batch.size if self.accumulate > 1 else 1.0)).backward()  # type: ignore[no-untyped-call]
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+            for parameter, start, pull in pulled:
+                if parameter.grad is None:  # the loss does not depend on it, but the pull does
+                    parameter.grad = torch.zeros_like(parameter)
+                pull.add_to(parameter.grad, parameter.detach(), start)
             optimiser.step()
         if self.state == "kept":
             turn.kept[_STATE] = optimiser.state_dict()["state"]

@@ -37,6 +37,9 @@ class TrainingSettings:
     """The number of first rounds in which the rate grows in equal steps to its full value."""
     clip_norm: float | None = None
     """The largest norm of the gradient of a local step. Longer ones are scaled down to it. This is no privacy."""
+    proximal: float = 0.0
+    """FedProx's μ: local steps also minimise (proximal/2)·‖w − w₀‖², which keeps a client near the round's weights w₀. Its
+    gradient is added after `clip_norm`."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """`bfloat16` computes outputs and losses with torch's automatic mixed precision. Weights stay float32."""
     accumulate: int = 1
@@ -51,6 +54,10 @@ class TrainingSettings:
             )
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
             raise InputError(f"training.clip_norm must be above 0 and finite, got {self.clip_norm}.")
+        if not 0 <= self.proximal < float("inf"):
+            raise InputError(
+                f"training.proximal is FedProx's μ. It must not be negative, and it must be finite, got {self.proximal}."
+            )
         if self.collate is not None and self.batch_loss is None:
             raise InputError(
                 "training.collate makes batches for training.batch_loss, which is absent. Name it, or remove collate."
@@ -60,6 +67,13 @@ class TrainingSettings:
             SCHEDULES[self.round_schedule]
             SCHEDULES[self.step_schedule]
             return
+        if self.proximal:
+            raise InputError(
+                f"training.proximal = {self.proximal:g} is for the built-in loop, and training.train names a loop of your own, "
+                "whose steps nobody else sees. Remove it, copy the parameters where your loop begins (start = "
+                "[p.detach().clone() for p in model.parameters()]), and add proximal / 2 * sum((p - s).square().sum() for p, s "
+                "in zip(model.parameters(), start)) to its loss."
+            )
         for name in ("batch_loss", *_STEPPING):
             if getattr(self, name) != getattr(type(self), name):
                 raise InputError(

@@ -184,7 +184,7 @@ def _tiles(layer: nn.MaxPool2d | nn.AvgPool2d) -> bool:
 class StackTrainer(AutogradTrainer):
     """Trains convolutional stacks with SGD, without autograd. The loss is cross-entropy or squares.
 
-    Steps with momentum or decay, client forms, and everything but training are left to autograd.
+    Steps with momentum, decay or a pull, client forms, and everything but training are left to autograd.
     """
 
     def __init__(self, module: nn.Module, loss: Loss) -> None:
@@ -197,7 +197,7 @@ class StackTrainer(AutogradTrainer):
         self._layout = Layout.of(self._module)
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
-        if work.momentum or work.decay or not on_cpu(weights) or not self._small(examples.x.shape[2:]):
+        if work.momentum or work.decay or turn.pull or not on_cpu(weights) or not self._small(examples.x.shape[2:]):
             return super().train(weights, examples, work, turn)
         return self._stepped(weights, examples, work, turn.seed)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from sketchfed.errors import WireError, reason
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.training.base import Examples, LocalWork, Trainer
-from sketchfed.training.memory import Turn
+from sketchfed.training.memory import ClientMemory, Turn
 
 log = logging.getLogger("sketchfed")
 
@@ -33,7 +33,7 @@ class TotalTrainer:
         self.check, self.gram, self.outputs, self.score = trainer.check, trainer.gram, trainer.outputs, trainer.score
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
-        kept = dict(turn.kept)
+        kept = dict(ClientMemory(kept=turn.kept).copy().kept)  # a copy of its tensors too, which training may change
         try:
             trained = self._trainer.train(weights, examples, work, turn)
         except WireError:  # the server said something else to this client than what all agreed on, which does not count as work

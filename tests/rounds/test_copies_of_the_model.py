@@ -11,6 +11,9 @@ import json, sys, torch
 from pathlib import Path
 from sketchfed import run
 from sketchfed.data import DataSet
+from sketchfed.seeds import PublicSeed
+from sketchfed.sketches import make_sketch
+from sketchfed.sketches.srht import LEAST_IN_PIECES
 
 def held(name):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -30,6 +33,9 @@ def config(width, rounds):
     }
 
 run(config(200, 2))  # loads and compiles
+long = make_sketch("srht", dim=LEAST_IN_PIECES + 1, size=LEAST_IN_PIECES // 100, seed=PublicSeed(0))
+long.adjoint(long.apply(torch.ones(long.dim)))  # compiles what works in pieces
+Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of compiling
 before = held("VmRSS")
 done = run(config(3_110, 3))
 print(json.dumps({"bytes": held("VmHWM") - before, "dim": done.dim}))

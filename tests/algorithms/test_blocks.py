@@ -12,7 +12,7 @@ from sketchfed.algorithms import Change, Dbcl, FedAvg, FetchSgd, Iterative, Priv
 from sketchfed.algorithms.blocks import shared
 from sketchfed.algorithms.chosen import CombineSettings
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
-from sketchfed.codecs import BlockedSketchCodec, SketchCodec
+from sketchfed.codecs import BlockedSketchCodec, Codec, JoinedCodec, SketchCodec
 from sketchfed.config import Config, load_config
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.flower.mod import check_app
@@ -22,6 +22,7 @@ from sketchfed.training import Examples
 from sketchfed.vectors import Layout, flatten
 from sketchfed.wire import pack, unpack
 
+DIM = 137
 WORK = {"local_steps": 3, "local_rate": 0.1, "global_rate": 0.5}
 
 
@@ -101,16 +102,16 @@ def test_a_size_counts_what_is_sketched_and_is_shared_in_proportion():
             r"sketch.plain: '\*.biass' matches no parameter. There are scale, first.weight, .* whole names",
         ),
         ({"plain": ["*.bias", "bias"]}, "sketch.plain: 'bias' matches no parameter"),
-        ({"plain": ["*"]}, "matches all 137 numbers of the model, so nothing is left to sketch. .*codec 'dense'"),
+        ({"plain": ["*"]}, "matches all 137 numbers of the model, so nothing is left to compress. .*codec 'dense'"),
         (
             {"plain": ["first*"]},
-            r"matches 70 of the model's 137 numbers, more than are left to sketch: 'first.weight' alone has 60. .*narrower",
+            r"matches 70 of the model's 137 numbers, more than are left to compress: 'first.weight' alone has 60. .*narrower",
         ),
-        ({"blocks": ["conv*"]}, r"sketch.blocks: 'conv\*' matches no parameter that is sketched"),
-        ({"blocks": ["*.bias"], "plain": ["*.bias"]}, r"sketch.blocks: '\*.bias' matches no parameter that is sketched"),
+        ({"blocks": ["conv*"]}, r"sketch.blocks: 'conv\*' matches no parameter that is not plain"),
+        ({"blocks": ["*.bias"], "plain": ["*.bias"]}, r"sketch.blocks: '\*.bias' matches no parameter that is not plain"),
         ({"blocks": ["head*", "head.bias"]}, "every parameter that 'head.bias' matches belongs to an earlier block"),
         ({"blocks": "layer", "size": 3}, "sketch.size = 3 gives some of the 4 blocks no coefficient. Use sketch.size = 4"),
-        ({"plain": ["scale"], "size": 135}, "sketch.size = 135 exceeds the 134 numbers that are sketched"),
+        ({"plain": ["scale"], "size": 135}, "sketch.size = 135 exceeds the 134 numbers that are compressed"),
         ({"blocks": "layers"}, r'sketch.blocks is "layer" or a list of patterns of names, such as .* got .layers.'),
         ({"blocks": [3]}, 'sketch.blocks is "layer" or a list of patterns'),
         ({"plain": "*.bias"}, "sketch.plain is a list of patterns"),
@@ -325,3 +326,70 @@ def test_private_iterative_sketching_takes_both():
     noise = PrivacySettings(unit="example", placement="steps", clip=1.0, noise_multiplier=1.0, **NOISE)
     algorithm = PrivateIterative(sketch=BLOCKED, **WORK | {"batch": 4})
     assert torch.isfinite(played(algorithm, 2, privacy=noise)).all()
+
+
+# Other codecs ---------------------------------------------------------------------------------------------------------
+
+
+def joined(name: str, **options) -> Codec:
+    algorithm = FedAvg(codec=CodecSettings(name=name, **options)).resolved(DIM, 4, net())
+    return algorithm._codec(DIM)
+
+
+def test_plain_parameters_arrive_exactly_through_any_codec():
+    made, x = joined("qsgd", plain=["*.bias", "norm*"], options={"bits": 2}), torch.randn(DIM)
+    decoded = made.decode([made.encode(x, SEED)], SEED)
+    exact = torch.zeros(DIM, dtype=torch.bool)
+    exact[63:93] = exact[133:137] = True
+    assert torch.equal(decoded[exact], x[exact])
+    assert not torch.equal(decoded[~exact], x[~exact])
+
+
+def test_a_codec_by_layer_is_one_codec_for_each_layer():
+    made = joined("top_k", blocks="layer", ratio=0.2)
+    assert isinstance(made, JoinedCodec)
+    assert [(part.name, part.dim, part.size) for part in made.parts] == [
+        ("top_k", 3, 1),
+        ("top_k", 70, 14),
+        ("top_k", 20, 4),
+        ("top_k", 44, 9),
+    ]
+    x = torch.zeros(DIM)
+    x[:3] = 1e-6  # the largest number of a layer arrives, however small it is
+    assert made.decode([made.encode(x, SEED)], SEED)[:3].any()
+
+
+@pytest.mark.parametrize("name", ["dense", "qsgd", "top_k", "rand_k", "rand_proj_spatial", "correlated"])
+def test_rounds_of_a_codec_by_layer_beside_plain_parameters_change_all_parameters(name):
+    settings = CodecSettings(name=name, plain=["*.bias"], blocks="layer")
+    server = federation(FedAvg(codec=settings, **WORK), data_of(4), module=net())
+    start = weights_of(server)
+    advanced(server, 4)
+    moved = (weights_of(server) - start)[3:]  # the scale's gradient may be too small for top_k
+    assert (moved != 0).float().mean() > 0.3  # top_k sends a tenth of 104 numbers and 30 plain ones in each round
+    assert torch.isfinite(moved).all()
+
+
+def test_each_part_of_a_joined_codec_learns_for_itself():
+    made = joined("rand_proj_spatial", blocks="layer", ratio=0.5)
+    x = torch.randn(4, DIM)
+    x[:, 93:] = x[0, 93:]  # the last layer's changes are the same for all clients
+    packets = [made.encode(row, SEED, client) for client, row in enumerate(x)]
+    learnt = made.learn(packets, SEED)
+    assert learnt.shape == (4,)
+    assert learnt[3] == learnt.max()
+    assert torch.isfinite(made.decode(packets, SEED, learnt)).all()
+
+
+def test_the_codec_sketched_has_its_patterns_in_the_table_sketch():
+    with pytest.raises(InputError, match=r"Move them there"):
+        CodecSettings(name="sketched", plain=["*.bias"])
+
+
+def test_a_configuration_names_the_plain_parameters_of_a_codec():
+    tables = {"algorithm": {"name": "fedavg"}, "codec": {"name": "qsgd", "plain": ["*.bias"], "bits": 4}}
+    assert load_config(tables).label == "fedavg qsgd 4 bits + plain *.bias"
+    with pytest.raises(InputError, match=r"codec\.plain must be text"):
+        load_config({"codec": {"name": "qsgd", "plain": [1]}})
+    with pytest.raises(InputError, match=r"codec\.plain: 'nothing' matches no parameter"):
+        joined("qsgd", plain=["nothing"])

@@ -69,10 +69,10 @@ class FedAvg(Algorithm):
 
     @property
     def by_layer(self) -> bool:  # type: ignore[override]
-        return self.sketch is not None and self.sketch.by_name
+        return self.codec.by_name or (self.sketch is not None and self.sketch.by_name)
 
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
-        codec_settings = self.codec.completed(None if clients is None else self.planned(clients))
+        codec_settings = self.codec.completed(None if clients is None else self.planned(clients), module)
         segments = self.segmented(dim, clients, module)
         sketch = None if self.sketch is None else self.sketch.completed(module, segments)
         planned = replace(self, codec=codec_settings, sketch=sketch, _segments=segments)

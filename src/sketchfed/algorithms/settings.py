@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
-from sketchfed.algorithms.blocks import LAYER, blocks_of
+from sketchfed.algorithms.blocks import ByName
 from sketchfed.algorithms.segments import Segments
 from sketchfed.caches import cached
 from sketchfed.codecs import CODECS, BlockedSketchCodec, Codec, Dense, JoinedCodec, SketchCodec, make_codec, option_names
@@ -14,7 +14,6 @@ from sketchfed.codecs.rounding import check_width
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.parts import short
 from sketchfed.sketches import SKETCHES, Block
-from sketchfed.sketches.direct_sum import Span
 from sketchfed.subspaces import UPDATES, Frame, UpdateRule
 from sketchfed.tables import check_keys, check_type, keys_of
 from sketchfed.vectors import Layout
@@ -53,9 +52,7 @@ class SketchSettings:
         _check_size("sketch", self.ratio, self.size)
         check_width(self.bits)
         check_width(self.down)
-        _check_patterns("plain", self.plain)
-        if self.blocks != LAYER:
-            _check_patterns("blocks", self.blocks)
+        ByName.of("sketch", self.plain, self.blocks)  # raises an error for what is no pattern
         known = [option.name for option in fields(SKETCHES[self.name]) if option.name not in ("dim", "size", "seed")]
         check_keys("sketch", self.options, [*keys_of(SketchSettings), *known])
         for option, value in self.options.items():
@@ -66,15 +63,17 @@ class SketchSettings:
     def label(self) -> str:
         """Family, size and bits, in a few words."""
         bits = f" {self.bits} bits" if self.bits == self.down else f" {self.bits}/{self.down} bits"
-        words = [short(self.name), _size_label(self.ratio, self.size)]
-        words += ["by layer" if self.blocks == LAYER else f"by {', '.join(self.blocks)}"] if self.blocks else []
-        words += [f"+ plain {', '.join(self.plain)}"] if self.plain else []
+        words = [short(self.name), _size_label(self.ratio, self.size), *self._by_name.words]
         return " ".join(words) + (bits if (self.bits, self.down) != (32, 32) else "")
 
     @property
     def by_name(self) -> bool:
         """Whether parameters are treated differently, by their names. The model must be known then."""
-        return bool(self.plain or self.blocks)
+        return bool(self._by_name)
+
+    @property
+    def _by_name(self) -> ByName:
+        return ByName.of("sketch", self.plain, self.blocks)
 
     def size_for(self, dim: int) -> int:
         """The number of values that stand for a model of `dim` parameters. The default is a tenth, beside what is plain."""
@@ -125,19 +124,8 @@ class SketchSettings:
         return BlockedSketchCodec(dim=dim, size=sum(block.size for block in blocks), blocks=blocks, **given)
 
     def _blocks(self, dim: int) -> tuple[Block, ...]:
-        if self._layout is None:
-            raise InputError(
-                "sketch.plain and sketch.blocks go by the names of parameters, so the model must be known. Call "
-                "resolved(dim, module=...) first. It passes the module to sketch.completed(module)."
-            )
-        if self._layout.dim != dim:
-            raise InputError(
-                f"sketch.plain and sketch.blocks were resolved for a model of {self._layout.dim:,} parameters, but this one "
-                f"has {dim:,}. Call resolved(dim, module=...) with this model."
-            )
-        blocks = self.blocks if self.blocks is None or isinstance(self.blocks, str) else tuple(self.blocks)
         ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
-        return blocks_of(self._layout, plain=tuple(self.plain or ()), blocks=blocks or None, ratio=ratio, size=self.size)
+        return self._by_name.found_in(self._layout, dim, ratio=ratio, size=self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +137,20 @@ class CodecSettings:
     size: int | None = None
     clients: int | None = None
     """The planned number of clients per round. If absent, `participation` times the number of clients."""
+    plain: list[str] | None = None
+    """Patterns of names of small parameters that are [sent as they are](algorithms.md#layers-and-small-parameters), such as
+    `["*.bias", "*norm*"]`. For the codec 'sketched', set it in [sketch]."""
+    blocks: str | list[str] | None = None
+    """`layer` encodes each layer by itself, and a list of patterns each group of parameters. For the codec 'sketched', set it
+    in [sketch]."""
     options: dict[str, Any] = field(default_factory=dict)
+    _layout: Layout | None = field(default=None, repr=False)
+    """Where each parameter of the model lies. None if no setting depends on it, or if it is not known yet."""
 
     def __post_init__(self) -> None:
         CODECS[self.name]  # raises an error if the name is unknown
+        if self.by_name and self.name == "sketched":
+            raise InputError("codec.plain and codec.blocks are in [sketch] for the codec 'sketched'. Move them there.")
         given = {key: value for key, value in (("ratio", self.ratio), ("size", self.size)) if value is not None} | self.options
         known = _known_options(self.name)
         for option in given:
@@ -171,12 +169,25 @@ class CodecSettings:
             return ""
         size = f" {_size_label(self.ratio, self.size)}" if self._sends_some else ""
         bits = f" {self.options['bits']} bits" if self.options.get("bits", 32) != 32 else ""
-        return f"{short(self.name)}{size}{bits}"
+        return " ".join([f"{short(self.name)}{size}{bits}", *self._by_name.words])
 
-    def completed(self, clients: int | None) -> "CodecSettings":
-        """Return a copy with all defaults filled in, for rounds of `clients` clients."""
+    @property
+    def by_name(self) -> bool:
+        """Whether parameters are treated differently, by their names. The model must be known then."""
+        return bool(self._by_name)
+
+    @property
+    def _by_name(self) -> ByName:
+        return ByName.of("codec", self.plain, self.blocks)
+
+    def completed(self, clients: int | None, module: nn.Module | None = None) -> "CodecSettings":
+        """Return a copy with all defaults filled in, for rounds of `clients` clients.
+
+        With `module`, the copy knows where its parameters lie.
+        """
         ratio = DEFAULT_RATIO if self._sends_some and self.ratio is None and self.size is None else self.ratio
-        return replace(self, ratio=ratio, clients=clients if self.clients is None else self.clients)
+        layout = Layout.of(module).of_parameters if module is not None and self.by_name else self._layout
+        return replace(self, ratio=ratio, clients=clients if self.clients is None else self.clients, _layout=layout)
 
     def codec(self, dim: int, sketch: SketchSettings | None, segments: Segments | None = None) -> Codec:
         """Make the codec for updates of `dim` numbers. Only the codec 'sketched' uses `sketch`.
@@ -185,22 +196,27 @@ class CodecSettings:
         """
         if self.name == "sketched":
             return replace((sketch or SketchSettings()).codec(dim), clients=self.clients, **self.options)
-        if segments is not None:
-            return self._joined(segments)
-        size = _size_for(dim, self.ratio, self.size) if self._sends_some else None
-        return _codec(self.name, dim, size, self.clients, tuple(sorted(self.options.items())))
+        if segments is not None or self.by_name:
+            return self._joined(dim, segments)
+        return self._part(dim, _size_for(dim, self.ratio, self.size))
 
-    def _joined(self, segments: Segments) -> Codec:
-        alone = self.codec(segments.parameters, None)
-        if isinstance(alone, Dense) and alone.precision == "float32":
-            return replace(alone, dim=segments.dim)
-        plain = sum(stop - start for start, stop in segments.plain)
-        parts: list[Codec] = [alone] * len(segments.coded)
-        spans: list[tuple[Span, ...]] = [(span,) for span in segments.coded]
-        if plain:
-            parts.append(Dense(dim=plain, clients=self.clients))
-            spans.append(segments.plain)
-        return JoinedCodec(dim=segments.dim, clients=self.clients, parts=tuple(parts), spans=tuple(spans))
+    def _part(self, dim: int, size: int) -> Codec:
+        return _codec(self.name, dim, size if self._sends_some else None, self.clients, tuple(sorted(self.options.items())))
+
+    def _joined(self, dim: int, segments: Segments | None) -> Codec:
+        parameters = dim if segments is None else segments.parameters
+        blocks: tuple[Block, ...] = (Block(((0, parameters),), _size_for(parameters, self.ratio, self.size)),)
+        if self.by_name:
+            ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
+            blocks = self._by_name.found_in(self._layout, parameters, ratio=ratio, size=self.size)
+        if segments is not None:
+            blocks = segments.extended(blocks)
+        plain = Dense(dim=1, clients=self.clients)
+        parts = [replace(plain, dim=block.dim) if block.plain else self._part(block.dim, block.size) for block in blocks]
+        if all(part == replace(plain, dim=part.dim) for part in parts):  # nothing is compressed
+            return replace(plain, dim=dim)
+        spans = tuple(block.spans for block in blocks)
+        return JoinedCodec(dim=dim, clients=self.clients, parts=tuple(parts), spans=spans)
 
     @property
     def _sends_some(self) -> bool:
@@ -302,13 +318,6 @@ def _check_size(where: str, ratio: float | None, size: int | None) -> None:
         raise InputError(f"{where}.ratio is size/dim, so it must be above 0 and at most 1, got {ratio}.")
     if size is not None and size < 1:
         raise InputError(f"{where}.size must be at least 1, got {size}.")
-
-
-def _check_patterns(setting: str, patterns: Any) -> None:
-    if patterns is None or (isinstance(patterns, list | tuple) and all(isinstance(pattern, str) for pattern in patterns)):
-        return
-    layer = '"layer" or ' if setting == "blocks" else ""
-    raise InputError(f'sketch.{setting} is {layer}a list of patterns of names, such as ["*.bias"], got {patterns!r}.')
 
 
 def _size_for(dim: int, ratio: float | None, size: int | None) -> int:

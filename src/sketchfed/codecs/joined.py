@@ -114,8 +114,23 @@ class JoinedCodec(Codec):
         return float(torch.tensor(norms, dtype=torch.float64).norm())
 
     def learn(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None = None) -> Tensor | None:
-        """What the first part's codec learns."""
-        return self.parts[0].learn([self._inner(packet, 0, seed) for packet in packets], self._seed(seed, 0), knowledge)
+        """What the parts learn, one after the other. Each of them learns one number."""
+        known, learnt = self._known(knowledge), []
+        for index, part in enumerate(self.parts):
+            if type(part).learn is not Codec.learn:
+                own = [self._inner(packet, index, seed) for packet in packets]
+                learnt.append(part.learn(own, self._seed(seed, index), known[index]))
+        found = [part for part in learnt if part is not None]
+        return torch.cat(found) if found and len(found) == len(learnt) else knowledge
+
+    def _known(self, knowledge: Tensor | None) -> list[Tensor | None]:
+        """What each part learnt in the last round."""
+        learners = [index for index, part in enumerate(self.parts) if type(part).learn is not Codec.learn]
+        known: list[Tensor | None] = [None] * len(self.parts)
+        if knowledge is not None and len(knowledge) == len(learners):
+            for index, own in zip(learners, torch.split(knowledge, 1), strict=True):
+                known[index] = own
+        return known
 
     def last(self, packet: Packet, seed: PublicSeed) -> float:
         """The last number of the last part, which must be sent as it is."""
@@ -135,10 +150,10 @@ class JoinedCodec(Codec):
         return Parts(arrays, scalars)
 
     def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
-        out = torch.empty(self.dim)
+        out, known = torch.empty(self.dim), self._known(knowledge)
         for index, (part, block) in enumerate(zip(self.parts, self._blocks, strict=True)):
             own = [self._inner(packet, index, seed) for packet in packets]
-            block.put(part.decode(own, self._seed(seed, index), knowledge if index == 0 else None), out)
+            block.put(part.decode(own, self._seed(seed, index), known[index]), out)
         return out
 
     def _inner(self, packet: Packet, index: int, seed: PublicSeed) -> Packet:

@@ -192,6 +192,8 @@ class CodecSettings:
 
     def _joined(self, segments: Segments) -> Codec:
         alone = self.codec(segments.parameters, None)
+        if segments.dim == segments.parameters:
+            return alone
         if isinstance(alone, Dense) and alone.precision == "float32":
             return replace(alone, dim=segments.dim)
         plain = sum(stop - start for start, stop in segments.plain)

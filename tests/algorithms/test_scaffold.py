@@ -138,7 +138,7 @@ def test_what_does_not_go_with_control_variates_is_refused(make, why):
     ("tables", "why"),
     [
         ({"codec": {"name": "rand_k_spatial", "ratio": 0.5}}, "decodes all packets together"),
-        ({"privacy": {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-3, "clip": 1.0}}, "control variates add up"),
+        ({"privacy": {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-3, "clip": 1.0}}, "adds up over all rounds"),
         ({"training": {"optimiser": "adam"}}, "only plain SGD steps allow"),
     ],
 )

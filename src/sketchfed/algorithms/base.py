@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.algorithms.forms import Form, WholeModel
-from sketchfed.algorithms.round_settings import RoundSettings
+from sketchfed.algorithms.round_settings import DRIFT, RoundSettings
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import NotLinearError, WireError
@@ -51,8 +51,8 @@ class Algorithm(RoundSettings, ABC):
         if self._segments is not None:
             weights = torch.cat([weights, torch.zeros(self._segments.dim - len(weights))])
         velocity = torch.zeros_like(weights) if self.global_momentum else None
-        moments = self.server_optimiser.optimiser().begin(len(weights))
-        return State(replica=Replica(round=0, weights=weights, velocity=velocity, moments=moments))
+        replica = Replica(round=0, weights=weights, velocity=velocity, moments=self.moments(len(weights)))
+        return State(replica=replica)
 
     def given(self, seed: PublicSeed, index: int) -> Form:
         """Return the form in which clients get the model in a round."""
@@ -88,8 +88,13 @@ class Algorithm(RoundSettings, ABC):
         raise WireError(f"algorithm '{self.name}' broadcasts whole models, but a packet of kind '{update.kind}' arrived.")
 
 
-def stepped(settings: RoundSettings, replica: Replica, direction: Tensor, *, overwrite: bool = False) -> Replica:
+def stepped(
+    settings: RoundSettings, replica: Replica, direction: Tensor, *, clients: int = 1, overwrite: bool = False
+) -> Replica:
     """Take one global step: v ← momentum·v + direction, w ← w + rate·v. A server optimiser makes another v of the direction.
+
+    With FedDyn (Acar et al. 2021, Alg. 1), s ← s + (clients/all)·direction and v = direction + s, where s is the paper's −h/α.
+    `clients` is the number of clients whose mean change the direction is; only corrections of clients' steps depend on it.
 
     What travels beside parameters moves as `Segments` says. With `overwrite`, the memory of `direction` may hold the new
     weights, so it must be the caller's own.
@@ -102,9 +107,12 @@ def stepped(settings: RoundSettings, replica: Replica, direction: Tensor, *, ove
         direction = velocity = settings.global_momentum * replica.velocity + direction
     if not usual:
         direction, moments = settings.server_optimiser.optimiser().step(direction, moments)
+    if settings.feddyn and segments is not None:
+        drift = replica.moments[DRIFT] + direction * segments.share(clients)
+        direction, moments = direction + drift, {DRIFT: drift}
     rate = settings.rate_at(replica.round)
     moved = direction.mul_(rate) if overwrite and usual and velocity is None else direction * rate
     weights = moved.add_(replica.weights)  # not fused: every processor gets the same bits
     if segments is not None:
-        weights = segments.settled(weights, replica.weights, change)
+        weights = segments.settled(weights, replica.weights, change, clients)
     return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity, moments=moments)

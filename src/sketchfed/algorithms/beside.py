@@ -1,4 +1,4 @@
-"""Trainers for vectors that hold more than a model: a client's weight, or its control variate."""
+"""Trainers that do more than train a model: a client's weight, and corrections of local steps (SCAFFOLD, FedDyn)."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -19,20 +19,19 @@ from sketchfed.training.items import Stream
 
 CONTROL = "sketchfed.control"
 """The name under which a client keeps its control variate, in `Turn.kept`."""
+GRADIENT = "sketchfed.gradient"
+"""The name under which a client keeps FedDyn's gradient of its own loss."""
 
 
 def extended(trainer: Trainer, algorithm: Algorithm, sizes: Sequence[int], seed: PublicSeed) -> Trainer:
     """The trainer of the vector that travels, from that of the model. `sizes` are the clients' numbers of examples."""
     segments = algorithm.segments
-    if segments is None or segments.dim == segments.model:
+    if segments is None:
         return trainer
-    if segments.control:
-        if not isinstance(algorithm, TellsDecoded):
-            raise InputError(
-                "algorithm.scaffold = true needs to know what the server decodes of a vector, which algorithm "
-                f"'{algorithm.name}' does not say. Give it a method `decoded(x, context)`, or use 'fedavg' or 'iterative'."
-            )
-        return ControlledTrainer(trainer, segments, algorithm, seed)
+    if algorithm.correction:
+        return (ControlledTrainer if algorithm.scaffold else DynamicTrainer)(trainer, segments, algorithm, seed)
+    if not segments.weight:
+        return trainer
     return WeighedTrainer(trainer, segments, sizes, algorithm.most_examples or max(sizes))
 
 
@@ -88,7 +87,39 @@ class WeighedTrainer(_Extended):
         return torch.cat([change.mul_(weight).add_(start), torch.tensor([self._segments.scale * weight])])
 
 
-class ControlledTrainer(_Extended):
+class _Corrected(_Extended):
+    """A trainer that corrects local steps by a vector that the client keeps, and that follows what the server decodes."""
+
+    def __init__(self, trainer: Trainer, segments: Segments, algorithm: Algorithm, seed: PublicSeed) -> None:
+        super().__init__(trainer, segments)
+        if not isinstance(algorithm, TellsDecoded):
+            raise InputError(
+                f"{algorithm.correction} needs to know what the server decodes of a vector, which algorithm "
+                f"'{algorithm.name}' does not say. Give it a method `decoded(x, context)`, or use 'fedavg' or 'iterative'."
+            )
+        self._tells, self._code, self._seed = algorithm, algorithm.code, seed
+        self._alpha = algorithm.feddyn
+
+    def _kept(self, turn: Turn, name: str, size: int) -> Tensor:
+        found = turn.kept.get(name)
+        if found is None:
+            return torch.zeros(size)
+        if not isinstance(found, Tensor) or found.shape != (size,):
+            raise InputError("what this client kept to correct its steps belongs to another model. Start a new run.")
+        return found
+
+    def _followed(self, change: Tensor, turn: Turn) -> Tensor:
+        """What the server decodes of this client's whole change `(dim,)`, after clipping, times `Segments.gain`."""
+        context = RoundContext(round=turn.round, seed=self._seed, client=turn.client)
+        decoded = self._tells.decoded(change, context)
+        factor = self._segments.gain
+        if self._segments.clip is not None:
+            norm = float(self._code(self.dim, context).apply(change).double().norm())
+            factor *= min(1.0, self._segments.clip / max(norm, 1e-30))
+        return decoded.mul_(factor)
+
+
+class ControlledTrainer(_Corrected):
     """Corrects local steps by control variates: the gradient becomes g − cᵢ + c.
 
     Paper: Karimireddy et al. 2020 (SCAFFOLD), Alg. 1, with Option II for the client's new variate: cᵢ⁺ = cᵢ − c + (x − y)/(K·η)
@@ -96,10 +127,6 @@ class ControlledTrainer(_Extended):
     code loses something, the client moves its own variate by what the server decodes of its change, times `Segments.gain`. So
     the server's variate stays the mean of the clients', whatever the code (compare Mishchenko et al. 2019, DIANA).
     """
-
-    def __init__(self, trainer: Trainer, segments: Segments, algorithm: TellsDecoded, seed: PublicSeed) -> None:
-        super().__init__(trainer, segments)
-        self._algorithm, self._seed = algorithm, seed
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         if isinstance(examples, Stream) and work.steps is None:
@@ -109,7 +136,7 @@ class ControlledTrainer(_Extended):
             )
         segments, start = self._segments, self._model(weights)
         first, last = segments.control_span
-        common, own = weights[first:last], self._kept(turn)
+        common, own = weights[first:last], self._kept(turn, CONTROL, segments.control)
         pull = functional.pad(common - own, (0, segments.buffers))
         turn.pull = Pull(turn.pull.proximal, pull)
         trained = self._trainer.train(start, examples, work, turn)
@@ -117,24 +144,25 @@ class ControlledTrainer(_Extended):
         if torch.equal(trained, start):  # nothing was learnt, or training failed and counts as zero
             return out
         moved = (start - trained)[: segments.parameters]
-        change = moved.div_(work.count(examples.size) * work.rate).sub_(common)
-        turn.kept[CONTROL] = own + self._decoded(change, turn) * segments.gain
         out[: segments.model] = trained
-        out[first:last] += change
+        out[first:last] += moved.div_(work.count(examples.size) * work.rate).sub_(common)
+        turn.kept[CONTROL] = own + self._followed(out - weights, turn)[first:last]
         return out
 
-    def _kept(self, turn: Turn) -> Tensor:
-        found = turn.kept.get(CONTROL)
-        if found is None:
-            return torch.zeros(self._segments.control)
-        if not isinstance(found, Tensor) or found.shape != (self._segments.control,):
-            raise InputError("the control variate that this client kept belongs to another model. Start a new run.")
-        return found
 
-    def _decoded(self, change: Tensor, turn: Turn) -> Tensor:
-        """What the server decodes of this client's change of its variate."""
-        first, last = self._segments.control_span
-        whole = torch.zeros(self.dim)
-        whole[first:last] = change
-        context = RoundContext(round=turn.round, seed=self._seed, client=turn.client)
-        return self._algorithm.decoded(whole, context)[first:last]
+class DynamicTrainer(_Corrected):
+    """Minimises the client's loss − ⟨gᵢ, w⟩ + (α/2)·‖w − w₀‖², and keeps gᵢ ← gᵢ − α·(change of w).
+
+    Paper: Acar et al. 2021 (FedDyn), Alg. 1. gᵢ becomes the gradient of the client's own loss where it ends, so at the optimum
+    of all clients nobody moves. The server's h = −α·s (`stepped`) is the mean of all gᵢ. As in the authors' experiments, local
+    work only approximates the minimum. Where the code loses something, gᵢ and h both move by what the server decodes, times
+    `Segments.gain`, so that h stays the mean whatever the code.
+    """
+
+    def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
+        parameters = self._segments.parameters
+        own = self._kept(turn, GRADIENT, parameters)
+        turn.pull = Pull(self._alpha, functional.pad(own.neg(), (0, self._segments.buffers)))
+        trained = self._trainer.train(weights, examples, work, turn)
+        turn.kept[GRADIENT] = own - self._followed(trained - weights, turn)[:parameters] * self._alpha
+        return trained

@@ -25,7 +25,7 @@ class DecodesAlone(Protocol):
 
 @runtime_checkable
 class TellsDecoded(Protocol):
-    """An algorithm of which a client knows what the server decodes of its own vector. Control variates need it."""
+    """An algorithm of which a client knows what the server decodes of its own vector. Corrections of local steps need it."""
 
     def decoded(self, x: Tensor, context: RoundContext) -> Tensor:
         """What the server decodes of one client's vector `(dim,)`."""

@@ -16,6 +16,7 @@ from sketchfed.algorithms.segments import last_number
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
 from sketchfed.algorithms.state import Change, RoundContext, State
 from sketchfed.codecs import Codec
+from sketchfed.codecs.base import count
 from sketchfed.codecs.feedback import encode_with_memory
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.codecs.prediction import prediction_gain
@@ -78,7 +79,7 @@ class FedAvg(Algorithm):
         planned = replace(self, codec=codec_settings, sketch=sketch, _segments=segments)
         codec = planned._codec(dim if segments is None else segments.dim)
         if segments is not None:
-            self._check_control(codec)
+            self._check_corrections(codec)
             planned = replace(planned, _segments=replace(segments, gain=codec.shrinkage))
         rate = default_global_rate(codec.shrinkage) if codec.unbiased and not self.error_feedback else 1.0
         return replace(planned, global_rate=self.resolved_rate(rate))
@@ -138,14 +139,14 @@ class FedAvg(Algorithm):
             new = codec.shrinkages * new
         learnt = codec.learn(packets, shared, knowledge) if combined is None else None
         own = state.own if learnt is None else {"knowledge": learnt}
-        expected = state.replica.prediction
+        expected, clients = state.replica.prediction, count(packets)
         if expected is None:
-            return State(replica=stepped(self, state.replica, new), own=own), None
+            return State(replica=stepped(self, state.replica, new, clients=clients), own=own), None
         prediction = torch.add(expected, new, alpha=self._gain(codec))
         return State(replica=replace(stepped(self, state.replica, expected + new), prediction=prediction), own=own), None
 
     def decoded(self, x: Tensor, context: RoundContext) -> Tensor:
-        """What the server decodes of one client's vector, for control variates."""
+        """What the server decodes of one client's vector, for corrections of its steps."""
         codec = self._codec(len(x))
         return codec.decode([codec.encode(x, context.shared, context.client)], context.shared)
 
@@ -171,17 +172,17 @@ class FedAvg(Algorithm):
     def _codec(self, dim: int) -> Codec:
         return self.codec.codec(dim, self.sketch, self._segments)
 
-    def _check_control(self, codec: Codec) -> None:
-        """Refuse control variates where a client cannot know what the server decodes of its own."""
-        if not self.scaffold:
+    def _check_corrections(self, codec: Codec) -> None:
+        """Refuse corrections of local steps where a client cannot know what the server decodes of its own vector."""
+        if not self.correction:
             return
         if self.error_feedback or self.prediction:
             raise InputError(
-                "algorithm.scaffold = true does not go with error_feedback or prediction: control variates are a memory of "
-                "their own, and each client must know what the server decodes of its part. Remove them."
+                f"{self.correction} does not go with error_feedback or prediction: what a client keeps for it is a memory "
+                "of its own, and each client must know what the server decodes of its part. Remove them."
             )
         if codec.joint:
             raise InputError(
-                f"algorithm.scaffold = true does not go with codec '{self.codec.name}', which decodes all packets together, so "
+                f"{self.correction} does not go with codec '{self.codec.name}', which decodes all packets together, so "
                 "a client cannot know what the server decodes of its part. Use another codec, such as 'sketched' or 'qsgd'."
             )

@@ -16,8 +16,9 @@ from sketchfed.algorithms.segments import last_number
 from sketchfed.algorithms.settings import SketchSettings, default_global_rate
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
 from sketchfed.codecs import SketchCodec
+from sketchfed.codecs.base import count
 from sketchfed.codecs.linear import LinearCode
-from sketchfed.errors import InputError, NotLinearError
+from sketchfed.errors import InputError, NotLinearError, WireError
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, expect_kind
 
@@ -57,14 +58,14 @@ class Iterative(Algorithm):
                 "with one bit per coefficient the error exceeds the update, so the memory of error feedback grows without "
                 "bound. Use sketch.bits = 2 or more."
             )
-        if self.scaffold and (self.form == "projection" or (self.sketch.bits, self.sketch.down) != (32, 32)):
+        if self.correction and (self.form == "projection" or (self.sketch.bits, self.sketch.down) != (32, 32)):
             given = (
                 "form = 'projection'" if self.form == "projection" else f"sketch.bits = {self.sketch.bits}/{self.sketch.down}"
             )
             raise InputError(
-                f"algorithm.scaffold = true does not go with {given} of algorithm 'iterative': the server's control variate "
-                "would drift away from the clients' by what is lost on the way down. Use 32 bits and form = 'unbiased', or "
-                "algorithm 'fedavg' with codec 'sketched', which takes few bits up."
+                f"{self.correction} does not go with {given} of algorithm 'iterative': what the server keeps would drift away "
+                "from what clients keep, by what is lost on the way down. Use 32 bits and form = 'unbiased', or algorithm "
+                "'fedavg' with codec 'sketched', which takes few bits up."
             )
 
     @property
@@ -117,20 +118,26 @@ class Iterative(Algorithm):
         if mean is None:
             mean = codec.mean(packets, shared)
         arrays, scalars = codec.rounded(mean, bits=self.sketch.down, seed=shared.child("down"))
-        update = Packet(kind="mean", arrays=arrays, scalars=scalars)
+        update = Packet(kind="mean", arrays=arrays, scalars=scalars, clients=count(packets) if self.correction else 1)
         return replace(state, replica=self.follow(state.replica, update, seed)), update
 
     def follow(self, replica: Replica, update: Packet, seed: PublicSeed) -> Replica:
         dim, shared = len(replica.weights), round_seed(seed, replica.round)
         mean = self.mean_sketch(update, shared, dim)
+        self._check_clients(update)
 
         def step() -> Replica:
-            return stepped(self, replica, self.desketched(mean, shared, dim), overwrite=True)
+            return stepped(self, replica, self.desketched(mean, shared, dim), clients=update.clients, overwrite=True)
 
-        return followed(replica, self, shared, mean, step)
+        return followed(replica, self, shared, mean, step, clients=update.clients)
+
+    def _check_clients(self, update: Packet) -> None:
+        most = None if self._segments is None else self._segments.population
+        if most is not None and update.clients > most:
+            raise WireError(f"the update stands for {update.clients:,} clients, and the run has {most:,}.")
 
     def decoded(self, x: Tensor, context: RoundContext) -> Tensor:
-        """What the server decodes of one client's vector, for control variates."""
+        """What the server decodes of one client's vector, for corrections of its steps."""
         codec = self._codec(len(x))
         return codec.decode([codec.encode(x, context.shared, context.client)], context.shared)
 

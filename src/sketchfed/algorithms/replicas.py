@@ -37,13 +37,17 @@ def _subspace(tensors: dict[str, Tensor], moments: Mapping[str, Tensor]) -> Subs
     return found
 
 
-def followed(replica: Replica, settings: object, seed: PublicSeed, said: Tensor, step: Callable[[], Replica]) -> Replica:
+def followed(
+    replica: Replica, settings: object, seed: PublicSeed, said: Tensor, step: Callable[[], Replica], *, clients: int = 1
+) -> Replica:
     """Return the result of `step`, which follows the update `said` from this replica, or the same result from before.
+
+    `clients` is the number of clients that the update stands for.
 
     The server and the clients of one process begin a round with the same object and follow the same bytes. Then they end it
     with the same object too, which saves a step and the memory of a replica. It is kept only as long as somebody else holds it.
     """
-    key = (settings, seed, sha256(said.numpy()).digest())  # type: ignore[arg-type]
+    key = (settings, seed, clients, sha256(said.numpy()).digest())  # type: ignore[arg-type]
     known = replica.__dict__.get("_followed")
     after: Replica | None = known[1]() if known is not None and known[0] == key else None
     if after is None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from sketchfed.algorithms.chosen import CombineSettings, ServerSettings
 from sketchfed.algorithms.segments import Segments
@@ -12,6 +13,9 @@ from sketchfed.errors import InputError
 from sketchfed.parts import short
 from sketchfed.training import LocalWork
 from sketchfed.vectors import Layout
+
+DRIFT = "drift"
+"""The name of FedDyn's vector −h/α among the moments of a replica."""
 
 
 @runtime_checkable
@@ -62,6 +66,8 @@ class RoundSettings:
     largest number of examples of any client."""
     scaffold: bool = told_as("scaffold", default=False)
     """Whether local steps are corrected by [control variates](algorithms.md#scaffold) (SCAFFOLD)."""
+    feddyn: float = told_as("feddyn", default=0.0)
+    """The α of [dynamic regularisation](algorithms.md#feddyn) (FedDyn). 0 leaves it out."""
     server_optimiser: ServerSettings = field(default_factory=ServerSettings)
     """The [server optimiser](algorithms.md#server-optimisers), which makes the global step of a round's mean change. A
     configuration names it here, and its options in [server]."""
@@ -95,7 +101,7 @@ class RoundSettings:
     @property
     def moves_by_mean(self) -> bool:
         """Whether a global step is the rate times the round's mean change, which two models in a row then reveal."""
-        return not self.global_momentum and self.server_optimiser.usual
+        return not self.global_momentum and self.server_optimiser.usual and not self.feddyn
 
     @property
     def segments(self) -> Segments | None:
@@ -105,8 +111,16 @@ class RoundSettings:
     @property
     def carried(self) -> tuple[str, ...]:
         """What global steps need of a replica besides the weights, by the names that `replicas.to_tensors` gives."""
-        moments = self.server_optimiser.optimiser().begin(0)
-        return (*(("velocity",) if self.global_momentum else ()), *(f"moments.{name}" for name in moments))
+        return (*(("velocity",) if self.global_momentum else ()), *(f"moments.{name}" for name in self.moments(0)))
+
+    @property
+    def correction(self) -> str:
+        """The setting that corrects clients' steps by what each of them keeps, as a user writes it. Empty if there is none."""
+        return "algorithm.scaffold = true" if self.scaffold else f"algorithm.feddyn = {self.feddyn:g}" if self.feddyn else ""
+
+    def moments(self, dim: int) -> dict[str, Tensor]:
+        """The vectors `(dim,)` that global steps depend on, before the first round."""
+        return {DRIFT: torch.zeros(dim)} if self.feddyn else self.server_optimiser.optimiser().begin(dim)
 
     @property
     def refused_placements(self) -> Mapping[str, str]:
@@ -137,10 +151,9 @@ class RoundSettings:
             )
         control = dim - buffers if self.scaffold else 0
         weight = int(self.weighting == "examples")
-        if not (buffers or control or weight):
+        if not (buffers or control or weight or self.feddyn):
             return None
-        share = 1.0 if clients is None else self.planned(clients) / clients
-        return Segments(parameters=dim - buffers, buffers=buffers, control=control, weight=weight, share=share)
+        return Segments(parameters=dim - buffers, buffers=buffers, control=control, weight=weight, population=clients)
 
     def planned(self, clients: int) -> int:
         """The number of clients that take part in a round, out of this many."""
@@ -226,21 +239,32 @@ def _check_weighting(a: RoundSettings) -> None:
             f"algorithm.most_examples = {a.most_examples} bounds the weights of weighting = 'examples'. It must be at least 1, "
             f"and weighting is '{a.weighting}'."
         )
-    given = "weighting = 'examples'" if a.weighting == "examples" else "scaffold = true" if a.scaffold else ""
+    if not 0 <= a.feddyn < float("inf"):
+        raise InputError(f"algorithm.feddyn is the α of FedDyn. It must be finite and must not be negative, got {a.feddyn}.")
+    given = "algorithm.weighting = 'examples'" if a.weighting == "examples" else a.correction
     if given and a.alone:
         raise InputError(
-            f"algorithm.{given} does not go with algorithm '{a.name}': {a.alone} Remove it, or choose algorithm 'fedavg' or "
-            "'iterative'."
+            f"{given} does not go with algorithm '{a.name}': {a.alone} Remove it, or choose algorithm 'fedavg' or 'iterative'."
         )
     if given and not a.combine.averages:
         raise InputError(
-            f"algorithm.{given} and algorithm.combine = '{a.combine.name}' exclude each other: the rule would combine updates "
+            f"{given} and algorithm.combine = '{a.combine.name}' exclude each other: the rule would combine updates "
             "and what travels beside them as if both were of one kind. Remove one."
         )
-    if a.scaffold and a.weighting == "examples":
+    if a.scaffold and a.feddyn:
         raise InputError(
-            "algorithm.scaffold = true and weighting = 'examples' exclude each other: the server's control variate is the mean "
-            "of those of all clients, with equal weights. Remove one."
+            f"algorithm.scaffold = true and algorithm.feddyn = {a.feddyn:g} exclude each other: both correct the same drift of "
+            "clients, each in its own way. Remove one."
+        )
+    if a.correction and a.weighting == "examples":
+        raise InputError(
+            f"{a.correction} and weighting = 'examples' exclude each other: what the server keeps is the mean of what all "
+            "clients keep, with equal weights. Remove one."
+        )
+    if a.feddyn and (a.global_momentum or not a.server_optimiser.usual):
+        raise InputError(
+            f"algorithm.feddyn = {a.feddyn:g} has a server step of its own, which adds up changes as momentum does. Remove "
+            "global_momentum and server."
         )
     if a.scaffold and (a.local_momentum or a.global_momentum or not a.server_optimiser.usual):
         raise InputError(

@@ -20,7 +20,7 @@ class Segments:
 
     - Parameters move by a global step of the mean change.
     - Buffers become the mean of the clients' buffers.
-    - Control variates (SCAFFOLD) move by the share of the clients that take part, times the mean change.
+    - Control variates (SCAFFOLD) move by the mean change, times the share of all clients whose changes arrived.
     - The weight is 0 between rounds. In a change it is the client's weight, by which the rest of its change was multiplied. So
       the mean change of all clients, divided by the mean weight, is the weighted mean.
     """
@@ -29,10 +29,12 @@ class Segments:
     buffers: int = 0
     control: int = 0
     weight: int = 0
-    share: float = 1.0
-    """The planned number of clients in a round, divided by the number of all clients."""
+    population: int | None = None
+    """The number of all clients. None if it is not known yet."""
     gain: float = 1.0
-    """The factor with which control variates follow their decoded changes. Below 1 if decoding adds noise."""
+    """The factor with which control variates and FedDyn's gradients follow decoded changes. Below 1 if decoding adds noise."""
+    clip: float | None = None
+    """The largest norm of what a client sends, in its code. None if nothing is clipped."""
     scale: float = 1.0
     """What stands for a weight of 1."""
     least: float = 0.0
@@ -84,15 +86,22 @@ class Segments:
             raise DivergedError(f"the mean weight of the round's clients is {mean:.3g}, and weights are above 0")
         return change / torch.tensor(max(mean, self.least) / self.scale)
 
-    def settled(self, weights: Tensor, before: Tensor, change: Tensor) -> Tensor:
-        """Correct what a global step of the whole vector did to all parts but the parameters. `weights` may be overwritten."""
-        for (start, stop), factor in self._others():
+    def share(self, clients: int) -> float:
+        """The factor by which the sum over all clients' corrections moves with the mean change of this many of them."""
+        return self.gain * (1.0 if self.population is None else clients / self.population)
+
+    def settled(self, weights: Tensor, before: Tensor, change: Tensor, clients: int) -> Tensor:
+        """Correct what a global step of the whole vector did to all parts but the parameters. `weights` may be overwritten.
+
+        `clients` is the number of those whose mean change this is.
+        """
+        for (start, stop), factor in self._others(clients):
             weights[start:stop] = before[start:stop] + change[start:stop] * factor
         return weights
 
-    def _others(self) -> Iterator[tuple[Span, float]]:
+    def _others(self, clients: int) -> Iterator[tuple[Span, float]]:
         yield (self.parameters, self.model), 1.0
-        yield self.control_span, self.share * self.gain
+        yield self.control_span, self.share(clients)
         yield (self.dim - self.weight, self.dim), 0.0
 
     def check_weight(self, value: float, client: int) -> None:

@@ -211,6 +211,8 @@ class CodecSettings:
             blocks = self._by_name.found_in(self._layout, parameters, ratio=ratio, size=self.size)
         if segments is not None:
             blocks = segments.extended(blocks)
+        if len(blocks) == 1:
+            return self._part(blocks[0].dim, blocks[0].size)
         plain = Dense(dim=1, clients=self.clients)
         parts = [replace(plain, dim=block.dim) if block.plain else self._part(block.dim, block.size) for block in blocks]
         if all(part == replace(plain, dim=part.dim) for part in parts):  # nothing is compressed

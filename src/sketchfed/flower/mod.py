@@ -154,10 +154,11 @@ def check_app(config: Config) -> None:
             f"training.proximal = {config.training.proximal:g} is for the built-in loop, but an app trains by its own "
             "function. Remove it, and add the proximal term to the app's loss."
         )
-    if algorithm.scaffold or algorithm.weighting != "equal":
-        given = "scaffold = true corrects local steps" if algorithm.scaffold else "weighting = 'examples' counts examples"
+    if algorithm.correction or algorithm.weighting != "equal":
+        counts = "algorithm.weighting = 'examples' counts examples"
+        given = f"{algorithm.correction} corrects local steps" if algorithm.correction else counts
         raise InputError(
-            f"algorithm.{given}, and an app trains by its own function on data of its own. Remove it, or run the model as a "
+            f"{given}, and an app trains by its own function on data of its own. Remove it, or run the model as a "
             'sketchfed run ([engine] name = "flower").'
         )
     if algorithm.by_layer:

@@ -21,23 +21,23 @@ def scaled(
         return algorithm
     if privacy is not None:
         _check(algorithm, privacy)
-    if not segments.weight:
-        return algorithm
     clip = privacy.clip if privacy is not None else None if secure is None else secure.needed_clip()
+    if not segments.weight:
+        return replace(algorithm, _segments=replace(segments, clip=clip))
     scale = 1.0 if clip is None else clip / 2
     most = algorithm.most_examples or max(sizes)
     least = scale * min(min(sizes), most) / most / 2
-    return replace(algorithm, _segments=replace(segments, scale=scale, least=least, noised=privacy is not None))
+    return replace(algorithm, _segments=replace(segments, clip=clip, scale=scale, least=least, noised=privacy is not None))
 
 
 def _check(algorithm: Algorithm, privacy: PrivacySettings) -> None:
     segments = algorithm.segments
     if segments is None:
         return
-    if segments.control:
+    if algorithm.correction:
         raise InputError(
-            "algorithm.scaffold = true does not go with [privacy]: control variates add up over all rounds, and so would the "
-            "noise in them. Remove scaffold, or use training.proximal (FedProx), which sends nothing more."
+            f"{algorithm.correction} does not go with [privacy]: what corrects clients' steps adds up over all rounds, and so "
+            "would the noise in it. Remove it, or use training.proximal (FedProx), which adds up nothing."
         )
     if segments.buffers:
         raise InputError(

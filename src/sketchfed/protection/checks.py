@@ -12,6 +12,7 @@ from sketchfed.errors import InputError, NotLinearError, SketchfedError, Unresol
 from sketchfed.privacy import GaussianNoise
 from sketchfed.protection.settings import PrivacySettings, SecureSettings
 from sketchfed.seeds import PublicSeed, SecretSeed
+from sketchfed.wire import Packet
 
 _TRIED, _LEAST_NOISE = 16_384, 0.96  # numbers with noise, and the least deviation of normal ones, 7 standard errors below 1
 
@@ -220,21 +221,22 @@ def declared_code(algorithm: Algorithm, dim: int, context: RoundContext) -> None
 
 
 def _stepped(algorithm: Algorithm, code: LinearCode, values: Tensor, dim: int, context: RoundContext) -> tuple[Tensor, Tensor]:
-    """The weights after a packet of one client, and after a packet that stands for two. Equal if no step can be tried.
+    """The weights after the packets of two clients, and after a packet that stands for both. Equal if no step can be tried.
 
     An algorithm may need the model for its first step, and planning has no model.
     """
     try:
-        one, two = (_weights(algorithm, code, values * clients, clients, dim, context) for clients in (1, 2))
+        apart, together = [code.packet(values)] * 2, [code.packet(values * 2, clients=2)]
+        one, two = (_weights(algorithm, packets, dim, context) for packets in (apart, together))
     except UnresolvedError:
         return torch.zeros(1), torch.zeros(1)
     return one, two
 
 
-def _weights(algorithm: Algorithm, code: LinearCode, values: Tensor, clients: int, dim: int, context: RoundContext) -> Tensor:
-    """The weights after a first step from a packet that stands for this many clients."""
+def _weights(algorithm: Algorithm, packets: list[Packet], dim: int, context: RoundContext) -> Tensor:
+    """The weights after a first step from these packets."""
     state = algorithm.begin(torch.zeros(dim))
-    return algorithm.server(state, [code.packet(values, clients=clients)], context.seed)[0].replica.weights
+    return algorithm.server(state, packets, context.seed)[0].replica.weights
 
 
 def _adds(images: Sequence[Tensor]) -> bool:

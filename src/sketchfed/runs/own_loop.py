@@ -118,10 +118,10 @@ class LoopWorkload:
                     f"algorithm.{setting} = {getattr(given, part)} is for the built-in loop, and training.train names a loop "
                     f"of your own. Move it to [training]: the loop finds it in context.settings['{setting}']."
                 )
-        if config.algorithm.scaffold:
+        if config.algorithm.correction:
             raise InputError(
-                "algorithm.scaffold = true corrects the gradient of each local step, and a loop of your own shows only whole "
-                "updates. Remove it, or pass the loss as batch_loss(model, batch) instead of a loop."
+                f"{config.algorithm.correction} corrects the gradient of each local step, and a loop of your own shows only "
+                "whole updates. Remove it, or pass the loss as batch_loss(model, batch) instead of a loop."
             )
         if config.privacy is not None and (config.privacy.unit == "example" or config.privacy.placement == "steps"):
             raise InputError(

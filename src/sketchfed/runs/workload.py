@@ -236,6 +236,11 @@ def check_recipe(config: Config, recipe: Recipe) -> None:
             f"training.proximal = {config.training.proximal:g} changes a step in all coordinates, but with noise on what is "
             "sent, a step consists of clipped codes. Remove it, or use privacy.placement = 'steps' or privacy.unit = 'client'."
         )
+    if config.training.proximal and config.algorithm.feddyn:
+        raise InputError(
+            f"training.proximal = {config.training.proximal:g} and algorithm.feddyn = {config.algorithm.feddyn:g} both pull "
+            "local steps towards the round's weights, and FedDyn's server step goes with its own pull only. Remove one."
+        )
     if recipe.usual:
         return
     recipe.check(config.algorithm.work)

@@ -17,7 +17,11 @@ from sketchfed.wire import Bits, unpack
 
 MOMENTUM = 0.9
 BITS = 4
-BESIDE: dict[str, dict[str, Any]] = {"weights": {"weighting": "examples"}, "scaffold": {"scaffold": True}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "weights": {"weighting": "examples"},
+    "scaffold": {"scaffold": True},
+    "feddyn": {"feddyn": 0.1},
+}
 
 
 class AlgorithmOptions(AlgorithmSuite):
@@ -63,9 +67,9 @@ class AlgorithmOptions(AlgorithmSuite):
 
     @pytest.mark.parametrize("setting", BESIDE)
     def test_what_travels_beside_parameters_works_or_is_refused(self, algorithm: Algorithm, setting: str) -> None:
-        """If `alone` is empty, weights and control variates change the steps, also after missed rounds, or else are refused.
+        """If `alone` is empty, weights, SCAFFOLD and FedDyn change the steps, also after missed rounds, or else are refused.
 
-        Control variates may be refused for other settings, because a client has to know what the server decodes of its vector.
+        SCAFFOLD and FedDyn may be refused for other settings, because a client must know what the server decodes of its vector.
         """
         if algorithm.alone:
             with pytest.raises(InputError, match=re.escape(algorithm.alone)):
@@ -75,7 +79,7 @@ class AlgorithmOptions(AlgorithmSuite):
             beside = replace(_roomy(algorithm), **BESIDE[setting], participation=0.5)
             joint, apart = started(beside), started(beside, apart=True, shared_start=False)
         except InputError:
-            assert setting == "scaffold" or algorithm.noise_defaults is not None, "weights are refused"
+            assert setting != "weights" or algorithm.noise_defaults is not None, "weights are refused"
             return
         plain = started(replace(_roomy(algorithm), participation=0.5))
         for server in (joint, apart, plain):

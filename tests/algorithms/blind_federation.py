@@ -4,11 +4,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from federation import Tap, federation
+from federation import Tap, federation, weights_of
 from problems import examples
-from sketchfed.algorithms import Dbcl
+from sketchfed.algorithms import Dbcl, RoundContext
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.training.base import batches
+from sketchfed.vectors import flatten
 
 FAMILIES = ("balanced", "count", "sampling", "srht")
 WORK = {"local_epochs": 2, "batch": 6, "local_rate": 0.1}
@@ -49,7 +50,8 @@ def seen_weights(form, weights):
     given = form.layout.views(weights)
     effective = {name: value.detach() if name in form.withheld else value for name, value in given.items()}
     for name, sketch in form.layers:
-        bias = name.removesuffix("weight") + "bias"
+        owner, dot, leaf = name.rpartition(".")
+        bias = owner + dot + leaf.replace("weight", "bias")
         s = sketch.apply(torch.eye(sketch.dim, dtype=weights.dtype))
         rows = given[name].flatten(1)
         if bias in form.folded:
@@ -73,6 +75,20 @@ def trained_through(module, form, weights, data, work, seed):
         w = w.detach() - work.rate * velocity
     module.float()
     return w
+
+
+def assert_trains_through_sketches(algorithm, module, *, rounds=2, clients=3):
+    server = federated(algorithm, module=module, clients=clients)
+    weights, data = weights_of(server), data_of(clients)
+    for index in range(rounds):
+        server.advance()
+        form = server.algorithm.given(server.seed, index).sketch
+        contexts = [RoundContext(round=index, seed=server.seed, client=client) for client in range(clients)]
+        work = server.algorithm.work
+        each = [trained_through(module, form, weights, data[c.client], work, c.own) for c in contexts]
+        weights = torch.stack(each).mean(0).float()
+        torch.testing.assert_close(weights_of(server), weights, rtol=0, atol=1e-6)
+    assert not torch.equal(weights, flatten(module))
 
 
 def all_bytes(tap: Tap) -> bytes:

@@ -8,6 +8,7 @@ from blind_federation import (
     MODULES,
     SHAPE,
     all_bytes,
+    assert_trains_through_sketches,
     contains_run,
     convolutional,
     data_of,
@@ -15,32 +16,16 @@ from blind_federation import (
     federated,
     perceptron,
     seen_weights,
-    trained_through,
 )
 from torch.nn import functional
 
 from federation import advanced, federation, weights_of
 from problems import SEED, examples
 from sketchfed import run
-from sketchfed.algorithms import RoundContext
 from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.training import AutogradTrainer, PerceptronTrainer
-from sketchfed.vectors import Layout, flatten
+from sketchfed.vectors import Layout
 from sketchfed.wire import unpack
-
-
-def assert_trains_through_sketches(algorithm, module, *, rounds=2, clients=3):
-    server = federated(algorithm, module=module, clients=clients)
-    weights, data = weights_of(server), data_of(clients)
-    for index in range(rounds):
-        server.advance()
-        form = server.algorithm.given(server.seed, index).sketch
-        contexts = [RoundContext(round=index, seed=server.seed, client=client) for client in range(clients)]
-        work = server.algorithm.work
-        each = [trained_through(module, form, weights, data[c.client], work, c.own) for c in contexts]
-        weights = torch.stack(each).mean(0).float()
-        torch.testing.assert_close(weights_of(server), weights, rtol=0, atol=1e-6)
-    assert not torch.equal(weights, flatten(module))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

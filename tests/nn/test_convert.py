@@ -108,8 +108,14 @@ def test_layers_with_tied_parameters_stay_plain():
 
 
 def test_subclasses_stay_plain_for_they_may_compute_something_else():
-    attention = nn.MultiheadAttention(8, 2)
-    model = nn.Sequential(nn.Linear(8, 8), attention, nn.Linear(8, 8))
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class Masked(nn.MultiheadAttention):
+        pass
+
+    model = nn.Sequential(nn.Linear(8, 8), Doubled(8, 8), Masked(8, 2), nn.Linear(8, 8))
     assert list(sketched_layers(model)) == ["0"]
 
 

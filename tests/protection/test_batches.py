@@ -75,6 +75,37 @@ def test_layers_that_mix_examples_are_refused_at_example_level():
         AutogradTrainer(module, loss_named("cross_entropy")).gradients(flatten(module), examples(4))
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, track_running_stats=True)])
+def test_so_are_running_statistics_and_no_trial_changes_them(norm):
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), norm, nn.Flatten(), nn.Linear(48, 4))
+    trainer = AutogradTrainer(module, loss_named("cross_entropy"))
+    with pytest.raises(InputError, match="single example"):
+        trainer.gradients(flatten(module), examples(4, shape=(1, 6, 6)))
+    assert not trainer._copy()[1].running_mean.any()
+
+
+class Last(nn.Module):
+    """The last output of a recurrent layer."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn, self.head = kind(3, 5, batch_first=True), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.head(self.rnn(x.view(-1, 2, 3))[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_layers_without_a_rule_for_many_examples_have_the_gradients_of_each(kind):
+    """torch.func.vmap cannot compute gradients of some recurrent layers."""
+    module, data = Last(kind), examples(4)
+    rows = AutogradTrainer(module, loss_named("cross_entropy")).gradients(flatten(module), data)
+    for index, row in enumerate(rows):
+        module.zero_grad()
+        loss_named("cross_entropy")(module(data.x[index : index + 1]), data.y[index : index + 1]).backward()
+        torch.testing.assert_close(row, torch.cat([value.grad.flatten() for value in module.parameters()]))
+
+
 def test_models_that_draw_are_refused_at_example_level():
     trainer = AutogradTrainer(nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 4)), loss_named("cross_entropy"))
     trainer.check(examples(2))

@@ -5,43 +5,64 @@ from copy import deepcopy
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as OutProjection
 
 from sketchfed.errors import InputError, UnknownNameError
-from sketchfed.nn.layers import Layer, SketchedConv2d, SketchedLinear, blind_layer
+from sketchfed.nn.compound import (
+    BlindCompound,
+    SketchedCompound,
+    blind_compound,
+    full_compound,
+    is_compound,
+    is_whole,
+    matrices,
+)
+from sketchfed.nn.layers import BlindConv2d, BlindLinear, SketchedConv2d, SketchedLinear, blind_layer
+from sketchfed.nn.model_sketch import bias_of
 from sketchfed.seeds import PublicSeed
+from sketchfed.sketches import Sketch
 
-SketchedLayer = SketchedLinear | SketchedConv2d
+SketchedLayer = SketchedLinear | SketchedConv2d | SketchedCompound
+OUT = "out_proj"
+"""The output projection of attention, within it."""
 
 
 def output_layer(model: nn.Module) -> str:
     """The name of the last dense or convolutional layer, in the order in which modules were added."""
-    names = list(_layers(model))
+    names = [name for name, layer in layers_of(model).items() if isinstance(layer, nn.Linear | nn.Conv2d)]
     if not names:
-        raise InputError(f"{type(model).__name__} has neither an nn.Linear nor an nn.Conv2d, so nothing in it can be sketched.")
+        raise InputError(f"{type(model).__name__} has neither an nn.Linear nor an nn.Conv2d, so it has no output layer.")
     return names[-1]
 
 
-def sketched_layers(model: nn.Module, exclude: Iterable[str] = (), *, output: bool = False) -> dict[str, Layer]:
-    """The layers that sketching applies to, by their names in the model.
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """All dense, convolutional and recurrent layers and attention, by their names in the model, with all subclasses."""
+    kinds = (nn.Linear, nn.Conv2d, nn.RNNBase, nn.MultiheadAttention)
+    return {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
 
-    All but those in `exclude` and the output layer, which comes along if `output` is true. Convolutions in groups stay plain.
-    So do layers that share a parameter with another module, which would go on with the unsketched one, and subclasses of
-    nn.Linear and nn.Conv2d, which may compute something else.
+
+def sketched_layers(model: nn.Module, exclude: Iterable[str] = (), *, output: bool = False) -> dict[str, nn.Module]:
+    """The layers that sketching applies to, by their names in the model. The output projection of attention is one of them.
+
+    All but those in `exclude` and the output layer, which comes along if `output` is true. Attention that is excluded keeps its
+    output projection as it is, too. Convolutions in groups stay plain. So do layers that share a parameter with another module,
+    which would go on with the unsketched one, layers whose weights are computed from others, attention with add_bias_kv, and
+    subclasses of torch's layers, which may compute something else.
     """
-    layers = _layers(model)
+    layers = layers_of(model)
     if isinstance(exclude, str):
         raise InputError(f"exclude is a list of names of layers, got the text {exclude!r}. Write exclude=[{exclude!r}].")
     left_out = list(exclude)
     for name in left_out:
         if name not in layers:
-            raise UnknownNameError("dense or convolutional layer", name, layers)
-    if not output and layers:
+            raise UnknownNameError("layer", name, layers)
+    if not output and any(isinstance(layer, nn.Linear | nn.Conv2d) for layer in layers.values()):
         left_out.append(output_layer(model))
-    return {
-        name: layer
-        for name, layer in layers.items()
-        if name not in left_out and type(layer) in (nn.Linear, nn.Conv2d) and not _grouped(layer) and not _tied(model, layer)
-    }
+    able: dict[str, nn.Module] = {}
+    for name, layer in layers.items():
+        if name not in left_out and _able(layer, able.get(name.rpartition(".")[0])) and not _tied(model, layer):
+            able[name] = layer
+    return able
 
 
 def sketch_model(
@@ -55,9 +76,17 @@ def sketch_model(
     fold_bias: bool = False,
 ) -> nn.Module:
     """A copy of the model whose `sketched_layers` have their full form, with the same weights and the same state_dict."""
+    choice = {"family": family, "ratio": ratio, "size": size, "options": options, "fold_bias": fold_bias}
     forms: dict[int, Any] = {}  # a copy takes these for the layers that have these ids
-    for layer in sketched_layers(model, exclude).values():
-        forms[id(layer)] = _full(layer, family=family, ratio=ratio, size=size, options=options, fold_bias=fold_bias)
+    layers = sketched_layers(model, exclude)
+    for name, layer in layers.items():
+        if is_compound(layer):
+            inner = f"{name}.{OUT}" if name else OUT
+            forms[id(layer)] = full_compound(
+                layer, [*matrices(layer), *([f"{OUT}.weight"] if inner in layers else [])], **choice
+            )
+        elif type(layer) is not OutProjection:
+            forms[id(layer)] = _full(layer, **choice)
     return deepcopy(model, forms)
 
 
@@ -71,33 +100,88 @@ def blind(model: nn.Module) -> nn.Module:
     """What a client gets of a sketched model: a copy with WS in place of W in every sketched layer, and all else as it is."""
     forms: dict[int, Any] = {}  # a copy takes these for the layers that have these ids
     for layer in _full_forms(model):
-        if layer.sketch is None:
+        if isinstance(layer, SketchedCompound):
+            if layer.sketches:
+                forms[id(layer)] = blind_compound(layer, layer.sketches, layer.folded)
+        elif layer.sketch is not None:
+            forms[id(layer)] = blind_layer(layer, layer.sketch, fold_bias=layer.fold_bias)
+        if id(layer) not in forms:
             raise InputError("a layer has no sketch yet, so there is nothing to blind it with. Call draw(model, seed) first.")
-        forms[id(layer)] = blind_layer(layer, layer.sketch, fold_bias=layer.fold_bias)
-    return deepcopy(model, forms)
+    return _on_slow_paths(deepcopy(model, forms))
 
 
-def _layers(model: nn.Module) -> dict[str, Layer]:
-    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
+def blinded(model: nn.Module, sketches: Iterable[tuple[str, Sketch]], folded: frozenset[str]) -> nn.Module:
+    """A copy of a plain model with WS in place of W. `sketches` and `folded` have the names of weights and of biases in it."""
+    by_layer: dict[str, dict[str, Sketch]] = {}
+    for weight, sketch in sketches:
+        name, local = _root(model, weight)
+        by_layer.setdefault(name, {})[local] = sketch
+    forms: dict[int, Any] = {}  # a copy takes these for the layers that have these ids
+    for name, own in by_layer.items():
+        layer, prefix = model.get_submodule(name), f"{name}." if name else ""
+        folds = [bias_of(local) for local in own if prefix + bias_of(local) in folded]
+        if is_compound(layer):
+            forms[id(layer)] = blind_compound(layer, own, folds)
+        elif isinstance(layer, nn.Linear | nn.Conv2d):
+            forms[id(layer)] = blind_layer(layer, own["weight"], fold_bias=bool(folds))
+        else:
+            raise InputError(
+                f"'{prefix}{next(iter(own))}' belongs to a layer of type {type(layer).__name__}, which cannot be sketched. "
+                "Make the sketches for this very module."
+            )
+    return _on_slow_paths(deepcopy(model, forms))
+
+
+def _root(model: nn.Module, weight: str) -> tuple[str, str]:
+    """The layer that has a blind form of its own, and the name of a weight within it."""
+    name, _, leaf = weight.rpartition(".")
+    outer, _, last = name.rpartition(".")
+    if last == OUT and is_compound(model.get_submodule(outer)):
+        return outer, f"{OUT}.{leaf}"
+    return name, leaf
+
+
+def _on_slow_paths(model: nn.Module) -> nn.Module:
+    """Keep torch's encoders from their fast path of evaluation, which reads the weights of their layers and would read WS."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+            if not any(isinstance(layer, BlindLinear | BlindConv2d | BlindCompound) for layer in module.modules()):
+                continue
+            if isinstance(module, nn.TransformerEncoder):
+                module.use_nested_tensor = False
+            else:
+                module.activation_relu_or_gelu = 0
+    return model
 
 
 def _full_forms(model: nn.Module) -> Iterator[SketchedLayer]:
-    return (module for module in model.modules() if isinstance(module, SketchedLinear | SketchedConv2d))
+    return (module for module in model.modules() if isinstance(module, SketchedLinear | SketchedConv2d | SketchedCompound))
 
 
-def _grouped(layer: Layer) -> bool:
+def _able(layer: nn.Module, around: nn.Module | None) -> bool:
+    """Whether a layer can be sketched, if that holds for the layer `around` it."""
+    if not is_whole(layer):
+        return False
+    if type(layer) is OutProjection:
+        return type(around) is nn.MultiheadAttention
+    return is_compound(layer) or (type(layer) in (nn.Linear, nn.Conv2d) and not _grouped(layer))
+
+
+def _grouped(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Conv2d) and layer.groups != 1
 
 
-def _tied(model: nn.Module, layer: Layer) -> bool:
-    """Whether a module other than this layer has one of its parameters."""
-    own = {id(parameter) for parameter in layer.parameters(recurse=False)}
+def _tied(model: nn.Module, layer: nn.Module) -> bool:
+    """Whether one of this layer's parameters has another name in the model, in another module or in this one."""
+    names = [id(parameter) for _, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)]
     others = (module for module in model.modules() if module is not layer)
-    return any(id(parameter) in own for other in others for parameter in other.parameters(recurse=False))
+    return len(set(names)) < len(names) or any(
+        id(parameter) in names for other in others for parameter in other.parameters(recurse=False)
+    )
 
 
-def _full(layer: Layer, **choice: Any) -> SketchedLayer:
-    made: SketchedLayer
+def _full(layer: Any, **choice: Any) -> SketchedLinear | SketchedConv2d:
+    made: SketchedLinear | SketchedConv2d
     bias = layer.bias is not None
     if isinstance(layer, nn.Conv2d):
         moves = {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "padding_mode")}

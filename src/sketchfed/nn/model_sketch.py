@@ -119,8 +119,9 @@ class ModelSketch:
 
 
 def bias_of(weight: str) -> str:
-    """The name of the bias beside a weight."""
-    return weight.removesuffix("weight") + "bias"
+    """The name that the bias beside a weight has, if there is one."""
+    owner, dot, leaf = weight.rpartition(".")
+    return owner + dot + leaf.replace("weight", "bias")
 
 
 def _public_values(name: str, shape: tuple[int, ...]) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as trees
 
 from sketchfed.training.base import ClientData, Examples
@@ -22,6 +23,7 @@ def each_gradient(module: nn.Module, objective: Objective, weights: Tensor, exam
 
     `torch.func.vmap` computes examples of one shape together. The module must treat each example separately.
     """
+    _refuse_statistics(module)
     layout = Layout.of(module)
     if isinstance(examples, Examples):
         if not examples.size:
@@ -30,8 +32,11 @@ def each_gradient(module: nn.Module, objective: Objective, weights: Tensor, exam
         def loss_of(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return loss_at(module, objective, layout, flat, Examples(x[None], y[None]))
 
-        each = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))
-        return each(weights, examples.x, examples.y).detach()  # type: ignore[no-any-return]
+        gradient = torch.func.grad(loss_of)
+        try:
+            return torch.func.vmap(gradient, in_dims=(None, 0, 0))(weights, examples.x, examples.y).detach()  # type: ignore[no-any-return]
+        except RuntimeError:  # a layer without a rule for many examples, such as a GRU
+            return torch.stack([gradient(weights, x, y).detach() for x, y in zip(examples.x, examples.y, strict=True)])
     rows = torch.zeros(examples.size, layout.dim)
     for places, batches in _alike(examples):
         rows[places] = _together(module, objective, layout, weights, batches)
@@ -64,8 +69,14 @@ def _together(module: nn.Module, objective: Objective, layout: Layout, weights: 
     stacked = tuple(torch.stack(column) for column in columns)
     try:
         return torch.func.vmap(gradient, in_dims=(None, 0))(weights, stacked).detach()  # type: ignore[no-any-return]
-    except RuntimeError:  # a loss that looks at values, or a layer without a rule for many examples
+    except RuntimeError:  # a loss that looks at values, or a layer without a rule for many examples, such as a GRU
         return _one_by_one(gradient, weights, batches)
+
+
+def _refuse_statistics(module: nn.Module) -> None:
+    for name, layer in module.named_modules():
+        if isinstance(layer, _NormBase) and layer.training and layer.track_running_stats:
+            raise RuntimeError(f"layer '{name}' ({type(layer).__name__}) keeps running statistics, which are of many examples")
 
 
 def _one_by_one(gradient: Callable[..., Tensor], weights: Tensor, batches: list[Any]) -> Tensor:

@@ -2,31 +2,20 @@
 
 import threading
 from collections.abc import Callable
-from copy import deepcopy
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
 
-from sketchfed.errors import InputError
-from sketchfed.nn import blind_layer
-from sketchfed.nn.model_sketch import ModelSketch, bias_of
+from sketchfed.nn.convert import blinded
+from sketchfed.nn.model_sketch import ModelSketch
 
 T = TypeVar("T")
 
 
 def client_form(module: nn.Module, form: ModelSketch) -> nn.Module:
     """Copy a module. In the copy, sketched layers hold W̃ instead of W, and withheld parameters have their public values."""
-    forms: dict[int, Any] = {}  # deepcopy replaces the layers with these ids
-    for weight, sketch in form.layers:
-        layer = module.get_submodule(weight.rpartition(".")[0])
-        if not isinstance(layer, nn.Linear | nn.Conv2d):
-            raise InputError(
-                f"'{weight}' belongs to a layer of type {type(layer).__name__}, but only Linear and Conv2d can be sketched. "
-                "Make the sketches for this very module."
-            )
-        forms[id(layer)] = blind_layer(layer, sketch, fold_bias=bias_of(weight) in form.folded)
-    copy = deepcopy(module, forms)
+    copy = blinded(module, form.layers, form.folded)
     parameters = dict(copy.named_parameters())
     for name, values in form.fixed().items():
         parameters[name].requires_grad_(False)

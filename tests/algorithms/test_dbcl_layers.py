@@ -168,6 +168,16 @@ def test_no_message_holds_a_weight(name):
         assert contains_run(all_bytes(server.engine), views["head.weight"])
 
 
+def test_the_log_says_which_weights_travel_as_they_are(caplog):
+    module = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    with caplog.at_level("INFO", logger="sketchfed"):
+        Dbcl(exclude=["0"]).resolved(1, module=module).begin(flatten(module))
+        assert "clients see these weights as they are: 0.weight, 2.weight" in caplog.text
+        caplog.clear()
+        Dbcl(output="sketched").resolved(1, module=module[1:]).begin(flatten(module[1:]))
+        assert not caplog.text
+
+
 def test_a_model_of_recurrent_layers_alone_has_no_output_layer_to_leave_out():
     module = nn.LSTM(4, 3)
     form = form_of(module)

@@ -12,7 +12,7 @@ from torch import nn
 from odds import uniformity
 from sketchfed import PublicSeed
 from sketchfed.errors import InputError, UnknownNameError
-from sketchfed.models import MODELS, build
+from sketchfed.models import MODELS, build, initialise
 from sketchfed.vectors import Layout, flatten
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models.json"
@@ -145,3 +145,15 @@ def test_own_functions_are_checked_too(own):
         made(f"{own}:other")
     with pytest.raises(InputError, match="has no 'missing'"):
         made(f"{own}:missing")
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(16, 16), nn.GRU(16, 16, bidirectional=True), nn.MultiheadAttention(16, 2)])
+def test_recurrent_layers_and_attention_are_drawn_anew_too(layer):
+    """None of 16 × 16 or more uniform numbers is as before, and none is beyond the bound."""
+    module = nn.Sequential(layer, nn.Linear(16, 2))
+    before = flatten(module)
+    first, second = (flatten(initialise(module, PublicSeed(seed))).clone() for seed in (1, 2))
+    assert not (first == before).any()
+    assert not (first == second).any()
+    assert 0.24 < float(first.abs().max()) <= 0.25
+    assert torch.equal(flatten(initialise(module, PublicSeed(1))), first)

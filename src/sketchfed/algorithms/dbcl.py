@@ -1,5 +1,6 @@
 """Double-blind collaborative learning: clients train sketches of the weights and send back only sketches."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, get_args
@@ -22,6 +23,8 @@ from sketchfed.sketches import make_sketch
 from sketchfed.training import Trainer
 from sketchfed.wire import Packet, expect_kind, tensor_named
 
+log = logging.getLogger("sketchfed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dbcl(Algorithm):
@@ -29,7 +32,8 @@ class Dbcl(Algorithm):
 
     Paper: Zhang & Wang 2021, Sec. 4.2, whose own code sends whole weights instead. A client trains W through S: with
     Γ = ∂L/∂W̃, it updates U ← U − ηΓ and continues from W̃ + U·SᵀS. One local step of all clients is the paper's distributed
-    SGD, and local epochs are its FedAvg. Prediction uses W itself (App. B.1).
+    SGD, and local epochs are its FedAvg. Prediction uses W itself (App. B.1). The paper treats dense layers and
+    convolutions. LSTM, GRU, RNN and attention, with an S for each of their matrices, are our extension.
 
     The server sends the seed of the sketches, W̃ of each sketched layer, and everything that is not sketched: the output layer,
     biases and normalisation. Clients send U and the changes of the rest. The output layer and the biases of sketched layers
@@ -88,9 +92,12 @@ class Dbcl(Algorithm):
 
     def begin(self, weights: Tensor) -> State:
         state = super().begin(weights.clone())
-        views = self._fit.layout.views(state.replica.weights)
-        for name, values in self._sketch_at(PublicSeed(0), 0).fixed().items():
+        views, form = self._fit.layout.views(state.replica.weights), self._sketch_at(PublicSeed(0), 0)
+        for name, values in form.fixed().items():
             views[name].copy_(values)
+        plain = [name for name, view in views.items() if view.ndim > 1 and name in {*form.seen.names} - form.sketches.keys()]
+        if plain:
+            log.info("dbcl: clients see these weights as they are: %s", ", ".join(plain))
         return state
 
     def _sketch_at(self, seed: PublicSeed, index: int) -> ModelSketch:

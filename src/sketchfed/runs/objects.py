@@ -151,10 +151,7 @@ def _named(function: object) -> str:
 def _own_tests(client_test: Sequence[Any], dataset: DataSet) -> tuple[DataSet, list[Tensor]]:
     """The data on which clients are evaluated. It must have the form of what they train on."""
     test = dataset.x_test[:1], dataset.y_test[:1]
-    own, parts = from_clients(client_test, test=test, task=dataset.task, name="client_test")
-    if own.shape != dataset.shape or own.y_train.shape[1:] != dataset.y_train.shape[1:]:
-        raise InputError(
-            f"client_test has examples of shape {own.shape} and targets of shape {tuple(own.y_train.shape[1:])}, and clients "
-            f"train on {dataset.shape} and {tuple(dataset.y_train.shape[1:])}. Give both the same form."
-        )
-    return own, parts
+    try:
+        return from_clients(client_test, test=test, task=dataset.task, name="client_test")
+    except InputError as error:
+        raise InputError(f"client_test must have the form of clients and test, and it does not: {error}") from error

@@ -22,7 +22,7 @@ def test_metrics_arrive_as_they_were_measured():
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"junk", "magic|short|bytes"),
+        (b"junk", "not a packet"),
         (reply("{}", index=3), "for round 3, not 4"),
         (reply("{}", kind="update"), "of kind 'metrics' was expected"),
         (reply(5), "numbers by name"),

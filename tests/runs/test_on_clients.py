@@ -295,7 +295,7 @@ def test_what_cannot_be_evaluated_is_refused_with_a_remedy(config, others, why):
 
 
 def test_a_loop_of_ones_own_needs_a_function_that_evaluates():
-    with pytest.raises(InputError, match="Pass evaluate, or set training.evaluate"):
+    with pytest.raises(InputError, match=r"Pass evaluate, or set training\.evaluate"):
         run(way="own loop", evaluate=None)
 
 

@@ -59,7 +59,7 @@ def test_nodes_with_data_of_their_own_are_evaluated_on_what_they_train_on(way):
 
 def test_what_a_server_cannot_split_is_refused():
     settings = {node: {"partition-id": at, "data": "own_data:load"} for at, node in enumerate(NODES)}
-    with pytest.raises(InputError, match="these nodes have data of their own. Remove it"):
+    with pytest.raises(InputError, match="these nodes have data of their own"):
         run_on(FakeGrid(settings=settings), chosen("whole models"))
 
 

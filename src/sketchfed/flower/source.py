@@ -100,6 +100,7 @@ class WorkSource(ABC):
         """Evaluate the model on the client's own data, and return the reply."""
         if work.judged is None:
             raise WireError("this run does not evaluate on clients, and this client was asked to evaluate.")
+        work.check_round(replica.round - 1)
         return work.participant.judged(replica, work.judged(), memory, client)
 
 

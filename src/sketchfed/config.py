@@ -93,6 +93,9 @@ class DataSettings:
     partition: str = "iid"
     validation: float = 0.0
     """The share of the training examples that is held out and scored instead of the test set, for tuning."""
+    client_validation: float | None = None
+    """With `training.evaluate_clients`, the share of each client's examples that is held out to evaluate the client. If absent,
+    a client is evaluated on what it trains on."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,6 +104,11 @@ class DataSettings:
         if not 0 <= self.validation < 1:
             raise InputError(
                 f"data.validation is a share of the training examples, so it must be from 0 to below 1, got {self.validation}."
+            )
+        if self.client_validation is not None and not 0 < self.client_validation < 1:
+            raise InputError(
+                f"data.client_validation is a share of each client's examples, so it must be above 0 and below 1, got "
+                f"{self.client_validation}. Leave it out to evaluate clients on what they train on."
             )
         self.split_options()
 
@@ -264,6 +272,29 @@ class Config:
             raise InputError(f"seed must be from 0 to 2^64 - 1, got {self.seed}.")
         if self.joint and not re.fullmatch("[0-9a-f]{32}", self.joint):
             raise InputError(f"joint must be 32 hexadecimal digits, got {self.joint!r}. Leave it out; a federation draws it.")
+        self._check_evaluation()
+
+    def _check_evaluation(self) -> None:
+        """Refuse to evaluate on clients where their metrics would tell what the run hides, or clients lack the model."""
+        if not self.training.evaluate_clients:
+            if self.data.client_validation is not None:
+                raise InputError(
+                    f"data.client_validation = {self.data.client_validation} holds out examples that nothing evaluates. Set "
+                    "training.evaluate_clients = true, or remove it."
+                )
+            return
+        if self.privacy is not None or self.secure is not None:
+            table = "privacy" if self.privacy is not None else "secure"
+            raise InputError(
+                f"training.evaluate_clients = true shows single clients' metrics, and [{table}] hides single clients: no noise "
+                "covers their metrics, and no secure sum adds them up. Remove evaluate_clients, and evaluate on the server's "
+                f"test data. Or remove [{table}] in a simulation, to see how clients differ."
+            )
+        if not self.algorithm.shows_weights:
+            raise InputError(
+                f"training.evaluate_clients = true needs clients that hold the model, and clients of '{self.algorithm.name}' "
+                "see sketched layers only. Remove evaluate_clients."
+            )
 
     @property
     def shared_seed(self) -> PublicSeed:

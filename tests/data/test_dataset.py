@@ -8,6 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from sketchfed import PublicSeed
 from sketchfed.data import DataSet, from_clients, hold_out, partition
+from sketchfed.data.dataset import held_out_parts
 from sketchfed.errors import InputError, UnknownNameError
 
 SEED = PublicSeed(7)
@@ -181,3 +182,14 @@ def test_no_clients_and_unknown_tasks_are_refused():
         from_clients([], test=good)
     with pytest.raises(UnknownNameError, match="no task named"):
         from_clients([good], test=good, task="ranking")
+
+
+def test_each_client_keeps_something_to_train_on_and_holds_out_something_if_it_can():
+    parts = list(torch.arange(20).split([1, 2, 3, 14]))
+    left, held = held_out_parts(parts, 0.9, SEED)
+    assert [len(rows) for rows in held] == [0, 1, 2, 13]
+    for part, one, other in zip(parts, left, held, strict=True):
+        assert sorted([*one.tolist(), *other.tolist()]) == part.tolist()
+    assert [len(rows) for rows in held_out_parts(parts, 0.01, SEED)[1]] == [0, 1, 1, 1]
+    again = held_out_parts(parts, 0.9, SEED)
+    assert all(torch.equal(one, other) for one, other in zip(held, again[1], strict=True))

@@ -98,7 +98,7 @@ def test_a_wrong_claim_is_found(claim, mistake):
 
 
 def test_right_claims_are_not_complained_about():
-    page = "`rounds/server.py` · `Server.advance`, `Tally` and a `Replica` with `Server.tally`, `bits`"
+    page = "`rounds/server.py` · `Server.advance`, `Server` and a `Replica` with `Server.tally`, `bits`"
     assert not wrong(f"{page} and `lab/src/sketchfed_lab/commands.py`")
 
 

@@ -19,8 +19,9 @@ from sketchfed.runs import checkpoint
 from sketchfed.runs.folder import METRICS, is_finished
 
 NOISE = {"name": "discrete_gaussian", "noise_multiplier": 1.0, "delta": 1e-3, "insecure_noise_seed": 7}
+EVALUATED = {"evaluate_clients": True}
 KINDS = {
-    "clients that were away": tables({"name": "iterative", "participation": 0.67}, rounds=3, seed=5),
+    "clients that were away": tables({"name": "iterative", "participation": 0.67}, rounds=3, seed=5, training=EVALUATED),
     "blind clients": tables({"name": "dbcl", "public_start": True}, rounds=2),
     "a subspace that follows": tables("a subspace that follows", rounds=2),
     "secure sums": tables({"name": "private_iterative", "local_steps": 1}, rounds=2, privacy=NOISE, secure={}),

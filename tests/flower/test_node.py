@@ -73,10 +73,10 @@ def test_a_stage_without_a_secure_sum_is_refused():
     assert "holds no packet of a secure sum" in asked.complaints[0]
 
 
-def test_a_client_only_trains():
+def test_a_client_that_did_not_agree_to_evaluate_only_trains():
     asked = engine()
     assert asked.ask(ALL, "evaluate") == {}
-    assert "only trains" in asked.complaints[0]
+    assert "this run does not evaluate on clients" in asked.complaints[0]
 
 
 def test_what_is_hidden_is_not_evaluated():

@@ -12,6 +12,8 @@ import pytest
 import vl_convert
 
 import sketchfed.report
+from report.conftest import metrics
+from sketchfed.errors import InputError
 from sketchfed.report.curves import MOST_STYLED, chart_data, styles, thinned
 from sketchfed.report.groups import group_seeds
 from sketchfed.report.loading import read
@@ -311,3 +313,51 @@ def test_long_runs_are_thinned_but_keep_first_and_last(run):
 def test_the_script_of_the_page_is_javascript():
     script = Path(sketchfed.report.__file__).with_name("page.js")
     subprocess.run(["node", "--check", script], check=True)
+
+
+def on_clients(rounds, **figures):
+    """Lines of a run whose clients were evaluated in some rounds."""
+    lines = metrics(rounds=5)
+    for line in lines:
+        known = line["round"] in rounds
+        line["clients_scored"], line["clients_bytes"] = 20 if known else None, 100
+        for name, (mean, worst, spread) in figures.items():
+            for end, value in (("", mean), ("_worst", worst), ("_spread", spread)):
+                line[f"clients_{name}{end}"] = value if known else None
+    return lines
+
+
+def test_metrics_on_clients_are_a_table_and_charts_only_if_a_run_measured_them(run, page, one):
+    shown = page(
+        run(
+            "a", config="[data]\nclient_validation = 0.2", lines=on_clients({2, 4}, accuracy=(0.912, 0.34, 0.056), f1=(7, 6, 5))
+        ),
+        run("b", config="[data]\nname = 'digits'"),
+    )
+    assert "own data" not in one.text
+    names = [chart["name"] for chart in shown.data["charts"]]
+    assert names[3:5] == ["clients_accuracy-against-rounds", "clients_accuracy_worst-against-rounds"]
+    assert drawn_lines(shown.spec("clients_accuracy_worst-against-rounds")) == 1
+    table = shown.text[shown.text.index("On each client's own data") :]
+    assert all(text in table for text in ("0.912", "0.340", "0.056", "f1", "7.00", "20", "held-out examples"))
+    assert [point.get("shown_clients_accuracy") for point in shown.data["points"] if point["run"] == "a"].count("0.912") == 2
+
+
+def test_clients_that_were_evaluated_once_are_in_the_table_and_not_drawn(run, page):
+    shown = page(run("a", lines=on_clients({5}, loss=(0.5, 2.5, 0.1))))
+    assert not any("clients" in chart["name"] for chart in shown.data["charts"])
+    assert "training examples" in shown.text
+    assert "2.50" in shown.text
+
+
+def test_several_seeds_show_the_mean_over_them(run, page):
+    shown = page(*(run(f"r{n}", seed=n, lines=on_clients({4, 5}, loss=(n, n, n)), summary={"label": "l"}) for n in (1, 2)))
+    assert "1.50" in shown.text[shown.text.index("On each client's own data") :]
+
+
+def test_names_of_metrics_never_become_markup_and_values_are_checked(run, page):
+    lines = on_clients({4, 5}, **{"<b>x</b>": (1, 1, 1), "loss": (1, 2, 3)})
+    assert "<b>x" not in page(run("a", lines=lines)).source
+    lines[-1]["clients_loss"] = "much"
+    with pytest.raises(InputError, match="'clients_loss' must be a finite number"):
+        read(run("b", lines=lines))

@@ -3,6 +3,7 @@ import re
 import pytest
 from rich.console import Console
 
+from report.conftest import metrics
 from sketchfed.errors import InputError
 from sketchfed.report.latex import escape
 from sketchfed.report.loading import read
@@ -127,6 +128,18 @@ def test_the_terminal_table_fits(run, width):
     assert max(map(len, shown.splitlines())) <= width
     assert all(cell in shown for cell in ("0.969", "20.0 kB", "60.0 kB", "10.0 s"))
     assert ("up/client" in shown) == (width == 130)
+
+
+def test_metrics_on_clients_are_columns_where_there_is_room(run):
+    """80 columns show what they always show."""
+    figures = {"clients_accuracy": 0.912, "clients_accuracy_worst": 0.34, "clients_accuracy_spread": 0.05}
+    found = records(run("a", lines=[line | figures for line in metrics()]))
+    assert (row(found, "a")["on clients"], row(found, "a")["worst tenth"]) == ("0.912", "0.340")
+    assert "0.340" not in printed(terminal_table(found, width=80), 80)
+    wide = printed(terminal_table(found, width=150), 150)
+    assert "0.340" in wide
+    assert max(map(len, wide.splitlines())) <= 150
+    assert "0.340" in latex_table(found)
 
 
 def test_latex_is_a_booktabs_table_with_its_caption_in_a_comment(run):

@@ -1,6 +1,6 @@
 """What a data set is, and how a part of it is held out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -147,3 +147,24 @@ def hold_out(data: DataSet, fraction: float, seed: PublicSeed) -> DataSet:
         groups=None if data.groups is None else data.groups[~outside],
         reader=None if data.reader is None else data.reader.of((~outside).nonzero()[:, 0]),
     )
+
+
+def held_out_parts(parts: Sequence[Tensor], fraction: float, seed: PublicSeed) -> tuple[list[Tensor], list[Tensor]]:
+    """Split each client's rows in two: those that are left to train on, and a random `fraction` that is held out.
+
+    A client with two rows or more holds out one at least, and keeps one at least. A client with one row holds out none.
+
+    >>> left, held = held_out_parts([torch.arange(10), torch.arange(10, 11)], 0.2, PublicSeed(7))
+    >>> [len(rows) for rows in left], [len(rows) for rows in held]
+    ([8, 1], [2, 0])
+    """
+    left, held = [], []
+    for client, rows in enumerate(parts):
+        outside = torch.zeros(len(rows), dtype=torch.bool)
+        size = min(max(1, round(fraction * len(rows))), len(rows) - 1)
+        if size:
+            chosen = draws.subset(seed.child("client", client).stream, dim=len(rows), size=size)
+            outside[torch.from_numpy(chosen.astype(np.int64))] = True
+        left.append(rows[~outside])
+        held.append(rows[outside])
+    return left, held

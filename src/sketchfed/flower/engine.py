@@ -103,7 +103,7 @@ class FlowerEngine:
     def _posted(self, requests: Mapping[int, bytes], stage: str, start: float, agreement: Agreement) -> dict[int, Reply]:
         clients = {self._members[client].node: client for client in requests}
         envelopes = {node: self._envelope(client, stage, requests[client], agreement) for node, client in clients.items()}
-        kind = "evaluate" if stage == "evaluate" else "train"
+        kind = "evaluate" if stage == "evaluate" and agreement.layout else "train"  # apps have a function for each
         mail = exchanged(self._grid, envelopes, seconds=max(1.0, self._deadline - (time.monotonic() - start)), kind=kind)
         self.complaints |= {clients[node]: reason for node, reason in mail.failures.items()}
         self.unheard |= {clients[node] for node in mail.unheard}

@@ -100,6 +100,11 @@ class Federation(Host):
         """Fix what clients are told: the completed configuration, and the task of the model."""
         dataset = self._workload.dataset
         if not self.engine.simulated:
+            if config.data.client_validation is not None:
+                raise InputError(
+                    f"data.client_validation = {config.data.client_validation} splits clients of a named data set, but these "
+                    "nodes have data of their own. Remove it: the nodes are then evaluated on the data that they train on."
+                )
             config = replace(config, data=DataSettings(name=GIVEN, clients=self.engine.clients))
         secure = config.secure is not None and config.secure.aggregation
         self.engine.agree(

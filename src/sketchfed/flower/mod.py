@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordD
 from flwr.common.constant import ErrorCode
 from torch import Tensor
 
+from sketchfed.algorithms import Replica
 from sketchfed.config import Config
 from sketchfed.errors import InputError, SketchfedError, WireError
 from sketchfed.flower.agreement import Agreement
@@ -22,7 +23,7 @@ from sketchfed.flower.refusals import told
 from sketchfed.flower.source import Hello, Work, WorkSource, total
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.nodes.policy import Rule
-from sketchfed.training import Examples, LocalWork, Turn
+from sketchfed.training import ClientMemory, Examples, LocalWork, Turn
 
 CallNext = Callable[[Message, Context], Message]
 
@@ -73,9 +74,11 @@ class AppSource(WorkSource):
         trainer = total(AppTrainer(self, layout), agreement)
         return Work(config.participant(trainer, agreement.sizes), _no_examples, None)
 
-    def evaluate(self, agreement: Agreement, weights: Tensor) -> None:
+    def evaluate(self, agreement: Agreement, client: int, work: Work, replica: Replica, memory: ClientMemory) -> bytes:
+        """Have the app evaluate. Its metrics travel in a record of Flower, and the reply is empty."""
         layout = ArrayLayout.from_text(agreement.layout)
-        self._call(MessageType.EVALUATE, layout, weights, layout.evaluate_config | {"server-round": self.round})
+        self._call(MessageType.EVALUATE, layout, replica.weights, layout.evaluate_config | {"server-round": self.round})
+        return b""
 
     @property
     def _run(self) -> str:
@@ -153,6 +156,11 @@ def check_app(config: Config) -> None:
         raise InputError(
             f"training.proximal = {config.training.proximal:g} is for the built-in loop, but an app trains by its own "
             "function. Remove it, and add the proximal term to the app's loss."
+        )
+    if config.training.evaluate_clients:
+        raise InputError(
+            "training.evaluate_clients = true is for sketchfed's own runs, but an app evaluates by its own function. Remove "
+            "it, and set fraction_evaluate in the strategy inside of Sketched."
         )
     if algorithm.correction or algorithm.weighting != "equal":
         counts = "algorithm.weighting = 'examples' counts examples"

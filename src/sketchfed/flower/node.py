@@ -218,8 +218,7 @@ class Node:
             return error.reply
         self._source.round = replica.round
         with data_at_work():
-            self._source.evaluate(agreement, replica.weights)
-        return b""
+            return self._source.evaluate(agreement, self._request.client, work, replica, kept.memory)
 
     def _check_chosen(self, work: Work, index: int) -> None:
         """Refuse a round for which the public seed did not choose this client, where everybody knows whom it chose."""

@@ -4,23 +4,35 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from sketchfed import vectors
 from sketchfed.algorithms import Replica
 from sketchfed.algorithms.forms import seen
-from sketchfed.config import load_config
+from sketchfed.config import Config, load_config
 from sketchfed.data import from_clients
 from sketchfed.errors import InputError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.parts import resolve_function
 from sketchfed.rounds.participant import Participant
 from sketchfed.runs.own_loop import size_of
-from sketchfed.runs.workload import build_module, examples_of, loss_of, named_workload, shares_start
-from sketchfed.training import LOOPS, Examples, OwnLoop, Trainer, examples_in, make_trainer
+from sketchfed.runs.workload import build_module, examples_of, loss_of, metrics_for, named_workload, shares_start
+from sketchfed.training import (
+    LOOPS,
+    ClientMemory,
+    Examples,
+    Judge,
+    Judged,
+    OfBatch,
+    OwnLoop,
+    Trainer,
+    examples_in,
+    make_trainer,
+)
 from sketchfed.training.threads import one_thread
 from sketchfed.training.total import TotalTrainer
 
@@ -43,6 +55,8 @@ class Work(NamedTuple):
     """Loads the examples. Not every stage needs them."""
     start: Replica | None
     """The replica before round 0, if everybody can rebuild it."""
+    judged: Callable[[], Judged] | None = None
+    """Loads the data on which the client is evaluated."""
 
     def check_round(self, index: int) -> None:
         """Refuse to work for a round after the last one."""
@@ -82,9 +96,12 @@ class WorkSource(ABC):
     def work(self, agreement: Agreement, client: int) -> Work:
         """The work of a client of a run."""
 
-    def evaluate(self, agreement: Agreement, weights: Tensor) -> None:
-        """Evaluate weights. The results go to `metrics`."""
-        raise WireError("this client only trains, and was asked to evaluate.")
+    def evaluate(self, agreement: Agreement, client: int, work: Work, replica: Replica, memory: ClientMemory) -> bytes:
+        """Evaluate the model on the client's own data, and return the reply."""
+        if work.judged is None:
+            raise WireError("this run does not evaluate on clients, and this client was asked to evaluate.")
+        work.check_round(replica.round - 1)
+        return work.participant.judged(replica, work.judged(), memory, client)
 
 
 class NodeSource(WorkSource):
@@ -159,9 +176,18 @@ class NodeSource(WorkSource):
             trainer.check(found.part(0, 2))
             return found
 
-        if chosen.train is not None:
-            return Work(participant, whole, start)
-        return Work(participant, items if chosen.batch_loss is not None and self._loader else examples, start)
+        training = items if chosen.batch_loss is not None and self._loader else examples
+
+        def judged() -> Judged:
+            """The node's own data, or what is held out of its part of a named data set."""
+            if not self._loader:
+                return named_workload(config).judged(client)
+            return Judged(training() if chosen.train is None else None, whole())
+
+        if chosen.evaluate_clients:
+            participant = replace(participant, judge=_judge(config, module, agreement.task))
+        own = judged if chosen.evaluate_clients else None
+        return Work(participant, training if chosen.train is None else whole, start, own)
 
     @property
     def names_data(self) -> bool:
@@ -184,6 +210,20 @@ class NodeSource(WorkSource):
             raise InputError(f"the node's setting redraw must be true or false, got {redraw!r}.")
         dataset, (rows,) = from_clients([own], test=_a_few(own), task=task, outputs=outputs, name="node", redraw=redraw)  # type: ignore[arg-type]
         return examples_of(dataset, rows)
+
+
+def _judge(config: Config, module: nn.Module, task: str) -> Judge:
+    """What a run measures on its clients."""
+    chosen = config.training
+    about: dict[str, Any] = {}
+    if chosen.train is None:
+        loss = loss_of(config, task)
+        classes = task == "classification" and not isinstance(loss, OfBatch)
+        about = {"loss": loss, "classes": classes, "metrics": metrics_for(task, config.model.metric)}
+    if chosen.evaluate is not None:
+        settings = {} if chosen.train is None else chosen.options
+        about |= {"evaluate": LOOPS[chosen.evaluate], "name": chosen.evaluate, "settings": settings}
+    return Judge(module=module, **about)
 
 
 def total(trainer: Trainer, agreement: Agreement) -> Trainer:

@@ -84,11 +84,12 @@ def _row(group: Group, style: Style, point: Point) -> dict[str, Any]:
     row |= {"uplink": point.uplink_bytes, "downlink": point.downlink_bytes, "both": total}
     row |= {"up": shown_bytes(point.uplink_bytes), "down": shown_bytes(point.downlink_bytes), "total": shown_bytes(total)}
     row |= {"epsilon": point.epsilon, "shown_epsilon": "—" if point.epsilon is None else shown_epsilon(point.epsilon)}
-    measured = (
+    measured = [
         ("accuracy", point.accuracy, shown_accuracy),
         ("loss", point.loss, shown_loss),
         ("captured", point.captured, shown_share),
-    )
+        *((name, spread, shown_accuracy if "accuracy" in name else shown_loss) for name, spread in point.on_clients.items()),
+    ]
     for measure, spread, shown in measured:
         if spread:
             row |= {measure: spread.mean, f"{measure}_low": spread.low, f"{measure}_high": spread.high}

@@ -38,9 +38,15 @@ class Point:
     accuracy: Spread | None
     loss: Spread | None
     captured: Spread | None
+    on_clients: Mapping[str, Spread]
+    """Of the accuracy and the loss on clients, the mean (as 'clients_accuracy') and the worst tenth (with '_worst')."""
     epsilon: float | None
     uplink_bytes: float
     downlink_bytes: float
+
+    def measured(self, measure: str) -> Spread | None:
+        """The accuracy, the loss, the captured energy, or one of `on_clients`."""
+        return self.on_clients.get(measure) if measure.startswith("clients_") else getattr(self, measure)
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,18 @@ def _point(lines: Sequence[Round]) -> Point:
         accuracy=Spread.of(line.accuracy for line in lines),
         loss=Spread.of(line.loss for line in lines),
         captured=Spread.of(line.captured for line in lines),
+        on_clients=_on_clients(lines),
         epsilon=max((line.epsilon for line in lines if line.epsilon is not None), default=None),
         uplink_bytes=sum(line.uplink_bytes for line in lines) / count,
         downlink_bytes=sum(line.downlink_bytes for line in lines) / count,
     )
+
+
+def _on_clients(lines: Sequence[Round]) -> dict[str, Spread]:
+    found = {}
+    for name in ("accuracy", "loss"):
+        known = [line.on_clients[name] for line in lines if name in line.on_clients]
+        for key, spread in (("", Spread.of(one.mean for one in known)), ("_worst", Spread.of(one.worst for one in known))):
+            if spread is not None:
+                found[f"clients_{name}{key}"] = spread
+    return found

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,17 @@ from sketchfed.report.checks import (
     shown,
     whole,
 )
+
+_ON_CLIENTS, _SCORED = "clients_", "clients_scored"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientFigures:
+    """One metric on the clients' own data: the mean over clients, that of the worst tenth, and the spread between them."""
+
+    mean: float
+    worst: float
+    spread: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +51,10 @@ class Round:
     """Which share of the gradient's energy the packets carry; None also for runs that did not record it."""
     epsilon: float | None
     seconds: float
+    clients_scored: int | None = None
+    """How many clients were evaluated on their own data."""
+    on_clients: Mapping[str, ClientFigures] = field(default_factory=dict)
+    """What they measured, by metric."""
 
     @property
     def total_bytes(self) -> int:
@@ -134,6 +149,11 @@ class RunRecord:
     @property
     def best_loss(self) -> float | None:
         return min((line.loss for line in self.metrics if line.loss is not None), default=None)
+
+    @cached_property
+    def last_on_clients(self) -> Round | None:
+        """The last round in which clients were evaluated on their own data."""
+        return next((line for line in reversed(self.metrics) if line.on_clients), None)
 
     def first_at_accuracy(self, target: float) -> Round | None:
         """The first evaluated round at or above the target; its `total_bytes` are the bytes by then."""
@@ -231,10 +251,26 @@ def _append(rounds: list[Round], line: bytes, where: str) -> None:
         captured=number_or_null({"captured": None} | values, "captured", where, least=0.0, most=1.0),
         epsilon=number_or_null(values, "epsilon", where, least=0.0),
         seconds=number(values, "seconds", where, least=0.0),
+        clients_scored=None if values.get(_SCORED) is None else whole(values, _SCORED, where),
+        on_clients=_on_clients(values, where),
     )
     if rounds:
         _check_follows(this, rounds[-1], where)
     rounds.append(this)
+
+
+def _on_clients(values: Mapping[str, Any], where: str) -> dict[str, ClientFigures]:
+    """The metrics of clients. Each has three keys, all of them null if no client had a value."""
+    found = {}
+    for key in values:
+        name, keys = key.removeprefix(_ON_CLIENTS), (key, f"{key}_worst", f"{key}_spread")
+        if not key.startswith(_ON_CLIENTS) or not name.isidentifier() or any(values.get(part) is None for part in keys):
+            continue
+        if not is_printable(name):
+            raise refusal(where, "the name of a metric", name, "at most 200 printable characters")
+        mean, worst = (number(values, part, where) for part in keys[:2])
+        found[name] = ClientFigures(mean=mean, worst=worst, spread=number(values, keys[2], where, least=0.0))
+    return found
 
 
 def _check_follows(this: Round, before: Round, where: str) -> None:

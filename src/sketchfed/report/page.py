@@ -35,6 +35,7 @@ def _page(records: Sequence[RunRecord]) -> str:
         sections.headline(groups),
         sections.charts(groups, looks, drawn),
         sections.comparison(comparison, looks),
+        sections.clients(groups, looks),
         sections.targets(groups, looks),
         sections.latex(records),
         sections.runs(records),

@@ -16,7 +16,18 @@ from sketchfed.report.tables import CAPTURED_MEASURED, NOTHING
 _PICKED = "indexof(picked, datum.key) >= 0"
 _NOBODY_PICKED = "length(picked) == 0"
 _BYTE_LABEL = "replace(format(datum.value, '~s'), regexp('([a-zA-Z]?)$'), ' $1B')"
-_TITLES = {"accuracy": "accuracy", "loss": "held-out loss", "epsilon": "privacy spent, ε", "captured": "captured energy"}
+_TITLES = {
+    "accuracy": "accuracy",
+    "loss": "held-out loss",
+    "epsilon": "privacy spent, ε",
+    "captured": "captured energy",
+    "clients_accuracy": "mean accuracy on clients",
+    "clients_accuracy_worst": "accuracy on the worst tenth",
+    "clients_loss": "mean loss on clients",
+    "clients_loss_worst": "loss on the worst tenth",
+}
+_MEASURED = ("accuracy", "loss", "captured", *(name for name in _TITLES if name.startswith("clients_")))
+_CLIENTS = "Of all clients, each on its own data. Each client counts the same."
 
 
 @dataclass(frozen=True)
@@ -33,15 +44,19 @@ class ReportChart:
 def pictures(groups: Sequence[Group], looks: Sequence[Style]) -> list[ReportChart]:
     """What there is to see, the main picture first; nothing if no run was evaluated yet."""
     points = [point for group in groups for point in group.points]
-    every = ("accuracy", "loss", "captured")
-    measured = {measure: [value for point in points if (value := getattr(point, measure))] for measure in every}
-    shown = [measure for measure, spreads in measured.items() if spreads and measure != "captured"]
+    measured = {measure: [value for point in points if (value := point.measured(measure))] for measure in _MEASURED}
+    shown = [measure for measure in ("accuracy", "loss") if measured[measure]]
     if not shown:
         return []
     private = any(point.epsilon is not None for point in points)
     drawing = _Drawing(looks, _byte_ticks(groups), private=private, adaptive=bool(measured["captured"]))
     made = [drawing.against_bytes(shown[0], measured[shown[0]])]
     made += [drawing.against_rounds(measure, measured[measure]) for measure in shown]
+    own = "clients_accuracy" if measured["clients_accuracy"] else "clients_loss"
+    if len({point.round for point in points if point.measured(own)}) > 1:
+        made += [
+            replace(drawing.against_rounds(measure, measured[measure]), note=_CLIENTS) for measure in (own, f"{own}_worst")
+        ]
     made += [drawing.against_rounds("epsilon")] if drawing.private else []
     if drawing.adaptive:
         made.append(replace(drawing.against_rounds("captured", measured["captured"]), note=CAPTURED_MEASURED))
@@ -151,10 +166,12 @@ def _scale(measure: str, spreads: Sequence[Spread]) -> Any:
     if not spreads:
         return alt.Scale(zero=True)
     low, high = min(spread.low for spread in spreads), max(spread.high for spread in spreads)
-    if measure == "loss":
+    if "loss" in measure:
         return alt.Scale(type="log" if low > 0 else "linear", nice=False, zero=False, padding=6)
     if measure == "captured":
         return alt.Scale(domainMin=0, domainMax=min(1.05 * high, 1.01) or 1, nice=False)
     bottom, top = max(low - 0.02, 0), min(high + 0.02, 1.01)
+    if measure != "accuracy":
+        return alt.Scale(domainMin=bottom, domainMax=top, nice=False)
     upper = max(high - (high - low) / 6, bottom)
     return alt.Scale(domainMin=alt.ExprRef(f"closeup ? {upper:.6f} : {bottom:.6f}"), domainMax=top, nice=False)

@@ -8,6 +8,7 @@ from sketchfed.report.curves import Style
 from sketchfed.report.document import listed
 from sketchfed.report.groups import Group
 from sketchfed.report.loading import RunRecord
+from sketchfed.report.on_clients import on_clients
 from sketchfed.report.pictures import ReportChart
 from sketchfed.report.tables import BYTES_MEASURED, NOTHING, Comparison, html_table, latex_table
 from sketchfed.report.targets import Arrival, arrival, choose_targets
@@ -69,7 +70,7 @@ def charts(groups: Sequence[Group], looks: Sequence[Style], drawn: Sequence[Repo
     band = " Bands go from the least to the most of several seeds." if any(len(group.records) > 1 for group in groups) else ""
     if any(len({record.rounds for record in group.records}) > 1 for group in groups):
         band += " A mean ends where the first of its seeds does."
-    missing = [group.label for group in groups if not any(getattr(point, main.measure) for point in group.points)]
+    missing = [group.label for group in groups if not any(point.measured(main.measure) for point in group.points)]
     absent = f" Without {main.measure}, so not drawn here: {escape(', '.join(missing))}." if missing else ""
     smaller = "\n".join(f"<figure><h3>{escape(each.title)}</h3>{_frame(each)}{_caption(each)}</figure>" for each in others)
     return f"""<section aria-label="Charts">
@@ -115,6 +116,11 @@ def _claims(compared: Comparison) -> str:
     said = "<br>\n".join(map(escape, compared.claims))
     return f"""<p class="note">{said}<br>
 ε is the most that any client has spent by noise that was really added; other runs, made on the same data, add to it.</p>"""
+
+
+def clients(groups: Sequence[Group], looks: Sequence[Style]) -> str:
+    """How the model does on each client's own data."""
+    return on_clients(groups, [_swatch(style) for style in looks])
 
 
 def targets(groups: Sequence[Group], looks: Sequence[Style]) -> str:

@@ -14,11 +14,14 @@ from sketchfed.report.files import write_whole
 from sketchfed.report.groups import Group, Spread, group_seeds
 from sketchfed.report.latex import booktabs
 from sketchfed.report.loading import RunRecord
+from sketchfed.report.on_clients import figure_on_clients
 from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_seconds, shown_share
 
 NOTHING = "—"
 WIDE = 110
+WIDEST = 140
 _ONLY_WHEN_WIDE = ("best", "up/client", "down/client", "captured")
+_ONLY_WHEN_WIDEST = ("on clients", "worst tenth")
 BYTES_MEASURED = "Bytes were counted at the serializer, headers included; both directions; total over all clients."
 CAPTURED_MEASURED = (
     "Captured is the share of the gradient's energy that a round's packets carry; measured on training data without noise, it "
@@ -92,7 +95,7 @@ def terminal_table(records: Sequence[RunRecord], *, width: int = 80, titled: boo
     """For the end of `sketchfed run`, with the columns that fit; texts from files are shown as they are, without markup."""
     comparison = compare(records)
     table = Table(box=SIMPLE_HEAD, title=Text(comparison.setting) if titled else None, title_justify="left")
-    left_out = _ONLY_WHEN_WIDE if width < WIDE else ()
+    left_out = (*(_ONLY_WHEN_WIDE if width < WIDE else ()), *(_ONLY_WHEN_WIDEST if width < WIDEST else ()))
     shown = [place for place, column in enumerate(comparison.columns) if column.heading not in left_out]
     for place in shown:
         column = comparison.columns[place]
@@ -171,6 +174,14 @@ def _each(of: Callable[[RunRecord], int]) -> Callable[[Group], Cell | None]:
     )
 
 
+def _on_clients(group: Group, part: str) -> Cell | None:
+    """The accuracy on clients, or else the loss."""
+    for name, shown in (("accuracy", shown_accuracy), ("loss", shown_loss)):
+        if cell := _ranged(group, figure_on_clients(name, part), shown):
+            return cell
+    return None
+
+
 def _epsilon(group: Group) -> Cell | None:
     """The most that any run spent."""
     spread = group.spread(lambda record: record.epsilon)
@@ -202,6 +213,8 @@ _RESULTS = (
         "loss", "Held-out loss when last evaluated", lambda group: _ranged(group, lambda record: record.final_loss, shown_loss)
     ),
     Column("least loss", "Best held-out loss", lambda group: _ranged(group, lambda record: record.best_loss, shown_loss)),
+    Column("on clients", "On each client's own data, mean over clients", lambda group: _on_clients(group, "mean")),
+    Column("worst tenth", "On each client's own data, mean over the worst tenth", lambda group: _on_clients(group, "worst")),
     Column("rounds", "Last round", lambda group: _ranged(group, lambda record: record.rounds, "{:,.0f}".format)),
     Column("up", "From all clients to the server, in all", _moved(lambda record: record.uplink_bytes)),
     Column("down", "From the server to all clients, in all", _moved(lambda record: record.downlink_bytes)),

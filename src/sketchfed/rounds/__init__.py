@@ -4,7 +4,8 @@ from sketchfed.rounds.engine import Engine, Relay
 from sketchfed.rounds.local import LocalEngine
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.recorder import Exchange, Recorder
-from sketchfed.rounds.server import Server, Tally
+from sketchfed.rounds.server import Server
+from sketchfed.rounds.tally import Tally
 
 __all__ = [
     "Engine",

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from sketchfed.algorithms import Replica
-from sketchfed.errors import SketchfedError, reason
+from sketchfed.errors import InputError, SketchfedError, reason
 from sketchfed.rounds.kept import KeptExamples
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.secure_clients import SecureClients
-from sketchfed.training import ClientMemory, Examples
+from sketchfed.training import ClientMemory, Examples, Judged
 
 log = logging.getLogger("sketchfed")
 
@@ -32,7 +32,9 @@ class LocalEngine:
         clients: int,
         start: Replica | None,
         workers: int,
+        judged: Callable[[int], Judged] | None = None,
     ) -> None:
+        """`judged` gives the data on which a client is evaluated."""
         self.clients = clients
         self.complaints: dict[int, str] = {}
         self.agreed = participant.agreed
@@ -42,7 +44,7 @@ class LocalEngine:
         """Clients whose memory changed since the last checkpoint."""
         self.replica = start
         self._pending: dict[int, tuple[int, ClientMemory]] = {}
-        self._participant, self._examples = participant, KeptExamples(examples)
+        self._participant, self._examples, self._judged = participant, KeptExamples(examples), judged
         # Torch keeps a thread count per calling thread, so the setting of the main thread does not apply to the pool.
         self._pool = ThreadPoolExecutor(
             1 if participant.trainer.sequential else workers, "client", initializer=torch.set_num_threads, initargs=(1,)
@@ -51,7 +53,7 @@ class LocalEngine:
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         self.complaints = {}
-        if stage != "train":
+        if stage not in ("train", "evaluate"):
             answers = self._secure.ask(requests, stage, self._receive, self.memories)
             self.complaints = self._secure.complaints
             for client, made in self._secure.kept.items():
@@ -67,7 +69,8 @@ class LocalEngine:
             except SketchfedError as error:
                 self.complaints[client] = str(error)
         replies: dict[int, bytes] = {}
-        for (client, replica), (reply, memory) in zip(tasks, self._pool.map(self._work, tasks), strict=True):
+        work = self._work if stage == "train" else self._evaluate
+        for (client, replica), (reply, memory) in zip(tasks, self._pool.map(work, tasks), strict=True):
             if reply is not None:
                 replies[client] = reply
             if memory is not None:
@@ -100,6 +103,17 @@ class LocalEngine:
             return self._participant.answer(replica, self._examples(client), self.memories.get(client), client)
         except Exception as error:  # a client whose model, loss or data raises must not stop the round
             log.debug("client %d failed", client, exc_info=True)
+            self.complaints[client] = reason(error)
+            return None, None
+
+    def _evaluate(self, task: tuple[int, Replica]) -> tuple[bytes | None, None]:
+        client, replica = task
+        try:
+            if self._judged is None:
+                raise InputError("this engine holds no data on which clients could be evaluated. Pass `judged` to it.")
+            return self._participant.judged(replica, self._judged(client), self.memories.get(client), client), None
+        except Exception as error:  # of the client's model, data or evaluation
+            log.debug("client %d could not be evaluated", client, exc_info=True)
             self.complaints[client] = reason(error)
             return None, None
 

@@ -7,9 +7,10 @@ from hashlib import sha256
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
 from sketchfed.errors import SecureSumError, WireError
 from sketchfed.protection import ClientWork, Protection, SecureSums
+from sketchfed.rounds.survey import packed_metrics
 from sketchfed.secure import SECURE, Identity, SecureClient, Terms
 from sketchfed.seeds import PublicSeed, SecretSeed
-from sketchfed.training import ClientMemory, Examples, Pull, Trainer
+from sketchfed.training import ClientMemory, Examples, Judge, Judged, Pull, Trainer, Turn
 from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
 
 MOST_UPDATES = 1_000_000
@@ -80,6 +81,8 @@ class Participant:
     """A digest of everything that the clients of the run agreed on. Empty where all of them are in one process."""
     proximal: float = 0.0
     """The factor of the term that keeps local steps near the round's weights, `training.proximal`."""
+    judge: Judge | None = None
+    """What is measured on the client's own data. None if the run does not ask for it."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -129,6 +132,15 @@ class Participant:
         work = self._work(replica, examples, memory, client)
         packet, owed = self.protection.reply(work)
         return pack(packet.stamped(round=replica.round)), ClientMemory(owed=owed, kept=work.kept).copy()
+
+    def judged(self, replica: Replica, data: Judged, memory: ClientMemory | None, client: int) -> bytes:
+        """Evaluate the model on the client's own data, with the parts of the model that it keeps. Return the metrics."""
+        if self.judge is None:
+            raise WireError("the run does not evaluate on clients, and this client was asked to evaluate.")
+        kept = {} if memory is None else dict(memory.copy().kept)
+        seed = self.seed.child("evaluation", replica.round).child("client", client)
+        turn = Turn(seed=seed, round=replica.round, client=client, kept=kept)
+        return packed_metrics(self.judge(replica.weights, data, turn), replica.round)
 
     def join(
         self, request: Packet, client: int, identity: Identity, directory: Mapping[int, bytes], joined: set[bytes]

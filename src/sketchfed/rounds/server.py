@@ -2,10 +2,8 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
-from typing import NamedTuple
 
 from sketchfed.algorithms import Algorithm, RoundContext, State, cohort
 from sketchfed.algorithms.forms import seen
@@ -26,35 +24,12 @@ from sketchfed.rounds.participant import behind, premise_of, retasked
 from sketchfed.rounds.screening import wild
 from sketchfed.rounds.secure_rounds import SecureRounds, in_sums
 from sketchfed.rounds.stepping import checked_step
+from sketchfed.rounds.tally import Answers, Tally
 from sketchfed.secure import run_sums
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack, packed_size, unpack
 
 log = logging.getLogger("sketchfed")
-
-
-@dataclass
-class Tally:
-    """The traffic of a run since its start, measured on the bytes that were sent, and the state of the clients' replicas."""
-
-    uplink_bytes: int = 0
-    downlink_bytes: int = 0
-    broadcast_bytes: int = 0
-    """The bytes that a client receives if it never misses a round: each update, or each model, once."""
-    replies: int = 0
-    refused: int = 0
-    known: dict[int, int] = field(default_factory=dict)
-    """The round of each client's replica at its last reply. -1 if it came to another replica than the server."""
-    updates: list[bytes] = field(default_factory=list)
-    """The latest updates, as broadcast, for clients that missed them. In total they are about as large as a whole model."""
-
-
-class Answers(NamedTuple):
-    """The result of a call: replies, why other clients did not answer, and clients whose reply may have been sent but lost."""
-
-    replies: dict[int, bytes]
-    complaints: dict[int, str]
-    unheard: set[int]
 
 
 class Server:
@@ -131,9 +106,9 @@ class Server:
         if packed is not None:
             self._remember(packed)
 
-    def survey(self, clients: Sequence[int]) -> set[int]:
-        """Ask clients to evaluate the current model, and return those that answered. The engine keeps their answers."""
-        return set(self._asked(self._tasks(list(clients)), "evaluate").replies)
+    def survey(self, clients: Sequence[int]) -> Answers:
+        """Ask clients to evaluate the current model, and return what they answered. Nothing else of the run depends on it."""
+        return self._asked(self._tasks(list(clients)), "evaluate")
 
     def _gathered(self, chosen: list[int]) -> list[Packet]:
         """Return the packets of the round's clients, ready to decode. If the server adds the noise, it is one packet for all.
@@ -245,10 +220,10 @@ class Server:
         return Answers(rest | again.replies, answers.complaints | again.complaints, answers.unheard | again.unheard)
 
     def _moved(self, requests: Mapping[int, bytes], stage: str) -> Answers:
-        self.tally.downlink_bytes += sum(map(len, requests.values()))
+        down = sum(map(len, requests.values()))
         came = self.engine.ask(requests, stage)
         replies = {client: reply for client, reply in came.items() if client in requests}
-        self.tally.uplink_bytes += sum(map(len, replies.values()))
+        self.tally.count(down, sum(map(len, replies.values())), evaluation=stage == "evaluate")
         return Answers(replies, dict(self.engine.complaints), set(self.engine.unheard))
 
     def _used(self, clients: Collection[int]) -> None:

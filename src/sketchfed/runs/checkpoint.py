@@ -21,7 +21,7 @@ from torch import Tensor
 from sketchfed.algorithms import State
 from sketchfed.algorithms.replicas import from_tensors, group
 from sketchfed.errors import StorageError
-from sketchfed.rounds.server import Tally
+from sketchfed.rounds.tally import Tally
 from sketchfed.runs.versions import remedy
 from sketchfed.storage import replace_file, storing
 from sketchfed.training import ClientMemory

@@ -25,11 +25,13 @@ class Evaluation:
     name: str
     module: nn.Module
     data: Any
+    """The server's test data. It may be None if the function is called on clients."""
+    on_clients: bool = False
+    """Whether the function is called on clients, too."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.data is None:
-            raise InputError("evaluate needs test data. Pass test as well, or remove evaluate.")
+        check_tested(self.data, on_clients=self.on_clients)
 
     def others(self, taken: tuple[str, ...] = KEYS) -> tuple[str, ...]:
         """The names of the metrics besides loss and accuracy. The function is tried on the first weights."""
@@ -41,7 +43,9 @@ class Evaluation:
         return found
 
     def measured(self, weights: Tensor, index: int, seed: PublicSeed | None = None) -> dict[str, float]:
-        """The metrics after `index` rounds."""
+        """The metrics after `index` rounds. Empty without test data."""
+        if self.data is None:
+            return {}
         turn = Turn(seed=(seed or PublicSeed(0)).child("evaluation", index), round=index)
         return evaluated(self.function, self.module, weights, self.data, settings=self.settings, turn=turn, name=self.name)
 
@@ -54,3 +58,12 @@ class Evaluation:
                 "the same ones each time."
             )
         return own
+
+
+def check_tested(test: Any, *, on_clients: bool) -> None:
+    """Refuse a function for evaluation that would never be called."""
+    if test is None and not on_clients:
+        raise InputError(
+            "evaluate needs test data. Pass test as well, set evaluate_clients = true in [training] to evaluate on the data of "
+            "clients, or remove evaluate."
+        )

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sketchfed.algorithms import Replica
 from sketchfed.config import ENGINES, Config
@@ -86,9 +86,9 @@ class LocalHost(Host):
         return self._workload.sizes
 
     def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
-        self._engine = LocalEngine(
-            participant, self._workload.examples, clients=len(self.sizes), start=start, workers=config.engine.threads
-        )
+        examples, judged = self._workload.examples, self._workload.judged
+        known: dict[str, Any] = {"clients": len(self.sizes), "start": start, "workers": config.engine.threads}
+        self._engine = LocalEngine(participant, examples, judged=judged, **known)
         return self._engine
 
     def keep(self) -> None:

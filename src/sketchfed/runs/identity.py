@@ -153,6 +153,8 @@ def _data_differs(was: dict[str, Any], given: dict[str, Any], data_name: str | N
     said = _clients_differ(was["clients"], given["clients"])
     if was["test"] != given["test"]:
         said.append("the test data differs")
+    if was.get("client_test") != given.get("client_test"):
+        said.append("the data on which clients are evaluated (client_test) differs")
     if was["redrawn"] != given["redrawn"]:
         how = {True: "read again in every pass", False: "read once"}
         said.append(f"Datasets were {how[was['redrawn']]} and are now {how[given['redrawn']]} (redraw)")

@@ -28,6 +28,7 @@ from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host, make_host
 from sketchfed.runs.identity import check_identity, keep_identity
 from sketchfed.runs.objects import FUNCTIONS, Objects, problem_of
+from sketchfed.runs.on_clients import OnClients
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.result import Run
 from sketchfed.runs.wire_file import WIRE, WireFile
@@ -57,6 +58,7 @@ def run(
     evaluate: Evaluate | None = None,
     batch_loss: BatchLoss | None = None,
     collate: Collate | None = None,
+    client_test: Sequence[Any] | None = None,
     folder: Path | str | None = None,
     on_round: OnRound | None = None,
     on_exchange: OnExchange | None = None,
@@ -74,6 +76,9 @@ def run(
     With `train`, a function `train(model, data, context)` of your own trains each client, on whatever `clients` holds for it,
     and `evaluate(model, data, context)` returns metrics of `test` by name. See `ClientContext` for what they are told.
 
+    With `evaluate_clients = true` in [training], the model is also evaluated on the data of each client, or on the data that
+    `client_test` holds for it.
+
     With `folder`, the run is kept in that folder and can be resumed. Without it nothing is written, even if [engine] sets
     `record`. `on_round` is called with the metrics of each round. `on_exchange` is called with the bytes of all requests and
     replies (`sketchfed.rounds.Exchange`).
@@ -82,7 +87,8 @@ def run(
     29208
     """
     chosen = load_config(config if config is not None else {})
-    if all(given is None for given in (model, clients, test, loss, metric, train, evaluate, batch_loss, collate)):
+    functions: dict[str, Any] = {"train": train, "evaluate": evaluate, "batch_loss": batch_loss, "collate": collate}
+    if all(given is None for given in (model, clients, test, loss, metric, client_test, *functions.values())):
         return prepare(chosen, folder=folder, on_exchange=on_exchange).finish(on_round)
     if (chosen.data, replace(chosen.model, **SHARING)) != (DataSettings(), ModelSettings()):
         raise InputError(
@@ -90,8 +96,7 @@ def run(
             f"{', '.join(SHARING)} are for a module of your own."
         )
     built_in: dict[str, Any] = {"loss": loss, "metric": metric, "task": task, "redraw": redraw}
-    functions: dict[str, Any] = {"train": train, "evaluate": evaluate, "batch_loss": batch_loss, "collate": collate}
-    objects = Objects(model=model, clients=clients, test=test, **functions, **built_in)
+    objects = Objects(model=model, clients=clients, test=test, client_test=client_test, **functions, **built_in)
     return _begun(_given(chosen, objects, on_exchange), folder).finish(on_round)
 
 
@@ -120,7 +125,8 @@ def reopen(folder: Path | str, *, host: MakeHost | None = None, **given: Any) ->
             raise InputError(f"the run in {path} names its model and data, so it takes no {', '.join(given)}. Leave them out.")
         return Loop(config, problem_of(config), folder=path, host=host).keep_in(RunFolder.open(path))
     loops = [name for name in FUNCTIONS if getattr(config.training, name) == GIVEN]
-    tested = "evaluate" in loops or not {"train", "batch_loss"} & set(loops)
+    evaluated = "evaluate" in loops and not config.training.evaluate_clients
+    tested = evaluated or not {"train", "batch_loss"} & set(loops)
     needed = ["model", "clients", *(["test"] if tested else []), *loops]
     if not set(needed) <= given.keys():
         listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
@@ -158,6 +164,7 @@ class Loop:
         self._workload = workload
         self._folder: RunFolder | None = None
         self._wire: WireFile | None = None
+        self._on_clients: OnClients | None = None
         self._on_exchange = on_exchange
         self._trainer = workload.trainer()
         self._host: Host = (host or make_host)(config, workload, folder)
@@ -176,6 +183,9 @@ class Loop:
         workload.check(config)
         self._config = config.completed(dim=self._trainer.dim, sizes=sizes, module=workload.module)
         participant = self._config.participant(self._trainer, sizes, workload.module)
+        if config.training.evaluate_clients:
+            self._on_clients = OnClients(workload, participant.seed)
+            participant = replace(participant, judge=workload.judge())
         self._participant = participant
         self._protection, self._algorithm = participant.protection, participant.algorithm
         self._scorer = workload.scorer(self._trainer, participant.seed, workers=config.engine.threads)
@@ -250,6 +260,11 @@ class Loop:
         spread = self._config.data.partition if self._config.data.name != GIVEN else "as given"
         return f"{about['data']} · {about['model']} ({about['dim']:,} parameters) · {about['clients']:,} clients, {spread}"
 
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        """The keys of a line of metrics."""
+        return (*self._workload.keys, *(() if self._on_clients is None else self._on_clients.keys))
+
     def _restore(self, folder: RunFolder) -> None:
         saved = folder.checkpoints.load(self._server.state)
         privacy = None
@@ -258,7 +273,7 @@ class Loop:
             privacy = folder.privacy(claim, begun=saved is not None, chained=saved is not None and saved.chained)
         self._server.privacy_ledger = privacy
         if saved is None:
-            self._lines = folder.metrics(0, self._workload.keys)
+            self._lines = folder.metrics(0, self._keys)
             if not self._workload.shared_start:
                 self._save(folder, 0.0)  # the first weights cannot be rebuilt, so they must be saved
             return
@@ -266,7 +281,7 @@ class Loop:
         self._server.tally, self._server.privacy_ledger = saved.tally, privacy
         self._host.resume(saved.memories, saved.state.replica if self._algorithm.shows_weights else None)
         self._engine.acknowledge(saved.tally.known)
-        self._lines, self._before = folder.metrics(saved.state.replica.round, self._workload.keys), saved.seconds
+        self._lines, self._before = folder.metrics(saved.state.replica.round, self._keys), saved.seconds
 
     def finish(self, on_round: OnRound | None = None) -> Run:
         """Run all remaining rounds and return the result."""
@@ -347,6 +362,8 @@ class Loop:
                 raise DivergedError(f"the loss after round {server.round} is {score.loss}")
         except DivergedError as error:
             raise DivergedError(f"{error}. {self._workload.advice(self._config.algorithm, self._trainer)}") from None
+        own = {} if self._on_clients is None else self._on_clients.line(server, scored=score is not None)
+        others = {key: None if score is None else score.others.get(key) for key in self._workload.keys[len(KEYS) :]}
         return {
             "round": server.round,
             "loss": None if score is None else score.loss,
@@ -358,7 +375,9 @@ class Loop:
             "captured": share,
             "epsilon": server.epsilon,
             "seconds": round(seconds(), 3),
-        } | {key: None if score is None else score.others.get(key) for key in self._workload.keys[len(KEYS) :]}
+            **others,
+            **own,
+        }
 
     def _captured(self) -> float | None:
         """The share of the gradient that the next round's packets carry, if that round will be scored.

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from sketchfed.config import GIVEN, Config, DataSettings
+from sketchfed.data import DataSet, from_clients
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.own_loop import LoopWorkload, loop_of, test_of
@@ -53,6 +54,7 @@ class Objects:
     evaluate: Evaluate | None = None
     batch_loss: BatchLoss | None = None
     collate: Collate | None = None
+    client_test: Sequence[Any] | None = None
 
     def named_in(self, config: Config) -> Config:
         """The configuration that says that these were given as objects."""
@@ -70,10 +72,10 @@ class Objects:
         if self.model is None or self.clients is None:
             raise InputError("a run needs a model and the data of its clients. Pass model and clients.")
         recipe, model = config.training.recipe(config.algorithm.rounds), config.model.shared(self.model)
-        evaluation = None
+        on_clients, evaluation = config.training.evaluate_clients, None
         if self.train is None and self.evaluate is not None:
-            name = _named(self.evaluate)
-            evaluation = Evaluation(function=self.evaluate, name=name, module=model, data=self.test)
+            about = {"name": _named(self.evaluate), "module": model, "data": self.test}
+            evaluation = Evaluation(function=self.evaluate, on_clients=on_clients, **about)
         if self.batch_loss is not None:
             return LossWorkload(
                 module=model,
@@ -83,17 +85,21 @@ class Objects:
                 collate=self.collate,
                 evaluation=evaluation,
                 recipe=recipe,
+                client_test=self.client_test,
             )
         if self.train is None:
             built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe}
             made = from_objects(model, self.clients, self.test, self.loss, self.task, self.metric, **built_in)
-            return replace(made, evaluation=evaluation)
+            tests = None if self.client_test is None else _own_tests(self.client_test, made.dataset)
+            return replace(made, evaluation=evaluation, own_tests=tests, own_objects=self.client_test or self.clients)
         return LoopWorkload(
             module=model,
             clients=self.clients,
             test=self.test,
             train=self.train,
             evaluate=self.evaluate,
+            client_test=self.client_test,
+            on_clients=on_clients,
             settings=config.training.options,
             train_name=_named(self.train),
             evaluate_name=_named(self.evaluate),
@@ -105,6 +111,7 @@ class Objects:
                 f"training.train = '{config.training.train}' names a loop, but model and clients were passed as objects, and "
                 "train was not passed. Pass the function: train=..."
             )
+        self._check_client_test(config)
         pairs = self.train is None and self.batch_loss is None
         needed = {"model": self.model, "clients": self.clients} | ({"test": self.test} if pairs else {})
         if any(given is None for given in needed.values()):
@@ -122,6 +129,29 @@ class Objects:
             if given := [name for name, value in unused.items() if value is not None]:
                 raise InputError(f"{given[0]} is for {why}. Remove it, and use it inside of your functions.")
 
+    def _check_client_test(self, config: Config) -> None:
+        if self.client_test is None:
+            return
+        if not config.training.evaluate_clients:
+            raise InputError(
+                "client_test was passed, and nothing evaluates the clients. Set evaluate_clients = true in [training], or "
+                "remove client_test."
+            )
+        if len(self.client_test) != len(self.clients or ()):
+            raise InputError(
+                f"client_test holds data of {len(self.client_test):,} clients, and there are {len(self.clients or ()):,}. Give "
+                "one for each client, in the same order."
+            )
+
 
 def _named(function: object) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _own_tests(client_test: Sequence[Any], dataset: DataSet) -> tuple[DataSet, list[Tensor]]:
+    """The data on which clients are evaluated. It must have the form of what they train on."""
+    test = dataset.x_test[:1], dataset.y_test[:1]
+    try:
+        return from_clients(client_test, test=test, task=dataset.task, name="client_test")
+    except InputError as error:
+        raise InputError(f"client_test must have the form of clients and test, and it does not: {error}") from error

@@ -14,10 +14,11 @@ from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
 from sketchfed.data import DataSet
 from sketchfed.errors import InputError
+from sketchfed.runs.evaluation import check_tested
 from sketchfed.runs.fingerprints import fingerprint
 from sketchfed.runs.workload import KEYS, Workload
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import LocalWork, Score
+from sketchfed.training import Judge, Judged, LocalWork, Score
 from sketchfed.training.memory import Turn
 from sketchfed.training.own import LOOPS, Evaluate, OwnLoop, Train, evaluated
 from sketchfed.vectors import flatten
@@ -51,12 +52,21 @@ class LoopWorkload:
     evaluate_name: str = "evaluate"
     named: Workload | None = None
     """The workload of a named data set, from which the data comes. None if the data was passed as objects."""
+    client_test: Sequence[Any] | None = None
+    """The data on which each client is evaluated, as objects. By default, what it trains on."""
+    on_clients: bool = False
+    """Whether clients are evaluated, too."""
 
     looks_inside = False
 
     def __post_init__(self) -> None:
-        if self.evaluate is not None and self.test is None:
-            raise InputError("evaluate needs test data. Pass test as well, or remove evaluate.")
+        if self.evaluate is not None:
+            check_tested(self.test, on_clients=self.on_clients)
+        elif self.on_clients:
+            raise InputError(
+                "training.evaluate_clients = true needs a function that evaluates, because training.train names a loop of your "
+                "own. Pass evaluate, or set training.evaluate."
+            )
 
     @property
     def shared_start(self) -> bool:
@@ -91,7 +101,8 @@ class LoopWorkload:
         if self.named is not None:
             return self.named.digests()
         clients = [fingerprint(data) for data in self.clients]
-        return {"clients": clients, "test": fingerprint(self.test), "prepared": None, "redrawn": False}
+        own = {} if self.client_test is None else {"client_test": [fingerprint(data) for data in self.client_test]}
+        return own | {"clients": clients, "test": fingerprint(self.test), "prepared": None, "redrawn": False}
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -133,6 +144,16 @@ class LoopWorkload:
         """The data of a client, as it was given."""
         return self.clients[client]
 
+    def judged(self, client: int) -> Judged:
+        """The data on which a client is evaluated."""
+        if self.named is not None:
+            return self.named.judged(client)
+        return Judged(None, (self.client_test or self.clients)[client])
+
+    def judge(self) -> Judge:
+        """What is measured on clients."""
+        return Judge(module=self.module, evaluate=self.evaluate, name=self.evaluate_name, settings=self.settings)
+
     def scorer(self, trainer: OwnLoop, seed: PublicSeed, *, workers: int) -> "LoopScorer":
         return LoopScorer(self, seed)
 
@@ -144,8 +165,8 @@ class LoopWorkload:
         )
 
     def evaluated(self, weights: Tensor, index: int, seed: PublicSeed | None = None) -> dict[str, float]:
-        """The metrics of the server's test data after `index` rounds. Empty without a function for evaluation."""
-        if self.evaluate is None:
+        """The metrics of the server's test data after `index` rounds. Empty without the data or a function for evaluation."""
+        if self.evaluate is None or self.test is None:
             return {}
         turn = Turn(seed=(seed or PublicSeed(0)).child("evaluation", index), round=index)
         return evaluated(
@@ -194,6 +215,7 @@ def loop_of(config: Config, workload: Workload) -> LoopWorkload:
         test=test_of(workload),
         train=LOOPS[chosen.train],
         evaluate=None if chosen.evaluate is None else LOOPS[chosen.evaluate],
+        on_clients=chosen.evaluate_clients,
         settings=chosen.options,
         train_name=chosen.train,
         evaluate_name=chosen.evaluate or "",

@@ -15,7 +15,18 @@ from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.fingerprints import fingerprint
 from sketchfed.runs.workload import KEYS, check_recipe
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import BatchLoss, Collate, OfBatch, Recipe, Score, Trainer, examples_in, make_trainer
+from sketchfed.training import (
+    BatchLoss,
+    Collate,
+    Judge,
+    Judged,
+    OfBatch,
+    Recipe,
+    Score,
+    Trainer,
+    examples_in,
+    make_trainer,
+)
 
 _CHUNK = 256  # examples scored at a time
 _TRIED = 5  # number of clients whose examples are tried before the model is refused
@@ -32,6 +43,8 @@ class LossWorkload:
     collate: Collate | None = None
     evaluation: Evaluation | None = None
     recipe: Recipe = field(default_factory=Recipe)
+    client_test: Sequence[Any] | None = None
+    """The data on which each client is evaluated. By default, what it trains on."""
 
     looks_inside = False
     shared_start = False
@@ -60,7 +73,8 @@ class LossWorkload:
     def digests(self) -> dict[str, Any]:
         """Digests of the data, for the run's identity."""
         clients = [fingerprint(data) for data in self.clients]
-        return {"clients": clients, "test": fingerprint(self.test), "prepared": None, "redrawn": False}
+        own = {} if self.client_test is None else {"client_test": [fingerprint(data) for data in self.client_test]}
+        return own | {"clients": clients, "test": fingerprint(self.test), "prepared": None, "redrawn": False}
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -87,6 +101,19 @@ class LossWorkload:
     def examples(self, client: int) -> Any:
         """What a client trains on."""
         return examples_in(self.clients[client], self.collate, owner=f"client {client}")
+
+    def judged(self, client: int) -> Judged:
+        """The data on which a client is evaluated."""
+        if self.client_test is None:
+            return Judged(self.examples(client), self.clients[client])
+        own = self.client_test[client]
+        return Judged(examples_in(own, self.collate, owner=f"client_test of client {client}"), own)
+
+    def judge(self) -> Judge:
+        """What is measured on clients."""
+        own = None if self.evaluation is None else self.evaluation.function
+        name = "evaluate" if self.evaluation is None else self.evaluation.name
+        return Judge(module=self.module, loss=OfBatch(self.batch_loss), evaluate=own, name=name)
 
     def scorer(self, trainer: Trainer, seed: PublicSeed, *, workers: int) -> "LossScorer":
         return LossScorer(self, trainer, seed)

@@ -8,7 +8,7 @@ from torch import nn
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import Score
+from sketchfed.training import Judge, Judged, Score
 
 
 class ProblemScorer(Protocol):
@@ -70,6 +70,12 @@ class FederatedProblem(Protocol):
 
     def examples(self, client: int) -> Any:
         """What a client trains on."""
+
+    def judged(self, client: int) -> Judged:
+        """The data on which a client is evaluated."""
+
+    def judge(self) -> Judge:
+        """What is measured on clients."""
 
     def scorer(self, trainer: Any, seed: PublicSeed, *, workers: int) -> ProblemScorer:
         """What measures the model between rounds."""

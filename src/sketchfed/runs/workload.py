@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from sketchfed import data, models
 from sketchfed.algorithms import Algorithm
 from sketchfed.config import Config
 from sketchfed.data import DataSet
+from sketchfed.data.dataset import held_out_parts
 from sketchfed.data.reading import FIRST
 from sketchfed.errors import InputError
 from sketchfed.runs.fingerprints import tensors_digest
@@ -21,6 +23,8 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.training import (
     LOSSES,
     Examples,
+    Judge,
+    Judged,
     LiveExamples,
     Loss,
     Metric,
@@ -67,6 +71,10 @@ class Workload:
     """How local steps are taken."""
     evaluation: "Evaluation | None" = None
     """A function of the user's own that measures more on the held-out data."""
+    own_tests: tuple[DataSet, Sequence[Tensor]] | None = None
+    """A data set and each client's rows in it, on which the client is evaluated. By default, what it trains on."""
+    own_objects: Sequence[Any] | None = None
+    """The same as objects, as `evaluate` gets them. By default, torch Datasets of prepared pairs."""
 
     @classmethod
     def from_config(cls, config: Config) -> "Workload":
@@ -107,10 +115,10 @@ class Workload:
         A client has none if its data cannot be read, or if no seed makes its random transforms repeatable.
         """
         data, first = self.dataset, self.parts[0][:_TRIAL]
-        return {
-            "clients": [
-                None if _unstable(data, part) else tensors_digest(data.x_train[part], data.y_train[part]) for part in self.parts
-            ],
+        tested, parts = self.own_tests or (data, ())
+        own = {"client_test": [_digest(tested, part) for part in parts]} if parts else {}
+        return own | {
+            "clients": [_digest(data, part) for part in self.parts],
             "test": tensors_digest(data.x_test, data.y_test),
             "prepared": None if _unstable(data, first) else tensors_digest(data.prepare(data.x_train[first])),
             "redrawn": data.reader is not None and data.reader.redrawn,
@@ -178,6 +186,27 @@ class Workload:
         """The prepared training data of a client."""
         return examples_of(self.dataset, self.parts[client])
 
+    def judged(self, client: int) -> Judged:
+        """The data on which a client is evaluated."""
+        dataset, parts = self.own_tests or (self.dataset, self.parts)
+        if not len(parts[client]):
+            raise InputError("it has too few examples to hold one out.")
+        examples = examples_of(dataset, parts[client])
+        return Judged(examples, TensorDataset(*examples) if self.own_objects is None else self.own_objects[client])
+
+    def judge(self) -> Judge:
+        """What is measured on clients."""
+        own = self.evaluation
+        about: dict[str, Any] = {"module": self.module, "loss": self.loss, "classes": self._classes, "metrics": self.metrics}
+        if own is not None:
+            about |= {"evaluate": own.function, "name": own.name, "settings": own.settings}
+        return Judge(**about)
+
+    @property
+    def _classes(self) -> bool:
+        """Whether the share of correct answers is known."""
+        return self.dataset.task == "classification" and not isinstance(self.loss, OfBatch)
+
     def test_chunks(self) -> list[Examples]:
         """The prepared held-out data, in chunks that are scored one at a time."""
         starts = range(0, len(self.dataset.x_test), _CHUNK)
@@ -187,13 +216,16 @@ class Workload:
     def summarise(self, parts: Sequence[tuple[float, int]]) -> Score:
         """Combine the scores of the chunks into one score."""
         count = len(self.dataset.y_test)
-        counted = self.dataset.task == "classification" and not isinstance(self.loss, OfBatch)
-        right = sum(right for _, right in parts) / count if counted else None
+        right = sum(right for _, right in parts) / count if self._classes else None
         return Score(sum(loss for loss, _ in parts) / count, right)
 
 
 def _unstable(data: DataSet, rows: Tensor) -> bool:
     return data.unread(rows) or (data.live(rows) and data.reader is not None and not data.reader.repeatable)
+
+
+def _digest(data: DataSet, rows: Tensor) -> str | None:
+    return None if _unstable(data, rows) else tensors_digest(data.x_train[rows], data.y_train[rows])
 
 
 def examples_of(dataset: DataSet, rows: Tensor) -> Examples:
@@ -271,9 +303,14 @@ def named_workload(config: Config) -> Workload:
     clients = config.data.clients or (None if config.data.partition == "natural" else DEFAULT_CLIENTS)
     parts = data.partition(dataset, name=config.data.partition, clients=clients, seed=seed.child("partition"), **spreading)
     module = build_module(config, shape=dataset.shape, outputs=dataset.outputs)
+    own_tests = None
+    if config.data.client_validation is not None:
+        parts, held = held_out_parts(parts, config.data.client_validation, seed.child("client validation"))
+        own_tests = dataset, held
     workload = Workload(
         dataset=dataset,
         parts=parts,
+        own_tests=own_tests,
         module=module,
         loss=loss_of(config, dataset.task),
         shared_start=shares_start(config),
@@ -357,6 +394,7 @@ def from_objects(
     return Workload(
         dataset=dataset,
         parts=parts,
+        own_objects=clients,
         module=module,
         loss=loss_for(task, loss),
         shared_start=False,

@@ -5,6 +5,7 @@ from torch import nn
 from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LiveExamples, LocalWork, Score, Trainer
 from sketchfed.training.items import Collate, examples_in
+from sketchfed.training.judging import Judge, Judged
 from sketchfed.training.losses import LOSSES, Loss, loss_named
 from sketchfed.training.memory import ClientMemory, Turn
 from sketchfed.training.metrics import METRICS, Metric
@@ -31,6 +32,8 @@ __all__ = [
     "Collate",
     "Evaluate",
     "Examples",
+    "Judge",
+    "Judged",
     "LiveExamples",
     "LocalWork",
     "Loss",

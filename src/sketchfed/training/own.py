@@ -17,7 +17,7 @@ from sketchfed.parts import Registry
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import LocalWork
 from sketchfed.training.memory import Turn
-from sketchfed.training.own_parts import OWN_PARTS, OwnParts
+from sketchfed.training.own_parts import OWN_PARTS, OwnParts, with_own_parts
 from sketchfed.vectors import Layout, load
 
 log = logging.getLogger("sketchfed")
@@ -32,7 +32,7 @@ class ClientContext:
     round: int
     """The number of the round, from 1. In an evaluation, the number of completed rounds."""
     client: int | None
-    """The number of the client. None when the server's test data is evaluated."""
+    """The number of the client. None when the server's test data is evaluated, not a client's own data."""
     generator: torch.Generator
     """A generator with a seed of its own for each client and round."""
     settings: Mapping[str, Any]
@@ -157,18 +157,33 @@ class OwnLoop:
 
 
 def evaluated(
-    function: Evaluate, module: nn.Module, weights: Tensor, data: Any, *, settings: Mapping[str, Any], turn: Turn, name: str
+    function: Evaluate,
+    module: nn.Module,
+    weights: Tensor,
+    data: Any,
+    *,
+    settings: Mapping[str, Any],
+    turn: Turn,
+    name: str,
+    on_client: bool = False,
 ) -> dict[str, float]:
-    """The metrics that a function of the user's own returns for a fresh copy of the module with these weights."""
-    model = load(deepcopy(module), weights).eval()
+    """The metrics that a function of the user's own returns for a fresh copy of the module with these weights.
+
+    On a client, the copy also has the client's own parts, and metrics need not be finite.
+    """
+    model = with_own_parts(module, weights, turn.kept) if on_client else load(deepcopy(module), weights).eval()
     context = ClientContext(
-        round=turn.round, client=None, generator=_generator(turn.seed), settings=dict(settings), kept=turn.kept
+        round=turn.round,
+        client=turn.client if on_client else None,
+        generator=_generator(turn.seed),
+        settings=dict(settings),
+        kept={name: value for name, value in turn.kept.items() if name != OWN_PARTS},
     )
     with drawing_from(turn.seed.child("own loop")), torch.no_grad():
-        return checked_metrics(function(model, data, context), name)
+        return checked_metrics(function(model, data, context), name, finite=not on_client)
 
 
-def checked_metrics(found: object, name: str) -> dict[str, float]:
+def checked_metrics(found: object, name: str, *, finite: bool = True) -> dict[str, float]:
     """Metrics as plain numbers. Raise `InputError` for anything else, with what to change."""
     if not isinstance(found, Mapping):
         raise InputError(
@@ -185,7 +200,7 @@ def checked_metrics(found: object, name: str) -> dict[str, float]:
             metrics[key] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"'{name}' returned {key} = {value!r}, which is no number: {error}. Return a float.") from None
-        if not math.isfinite(metrics[key]) and key != "loss":
+        if finite and not math.isfinite(metrics[key]) and key != "loss":
             raise InputError(f"'{name}' returned {key} = {metrics[key]}. Leave out a metric that has no value.")
     return metrics
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from sketchfed.errors import InputError
 from sketchfed.training.memory import Turn
-from sketchfed.vectors import sharing
+from sketchfed.vectors import load, sharing
 
 OWN_PARTS = "sketchfed.own_parts"
 """The name under which a client keeps them between rounds, in `Turn.kept`."""
@@ -66,6 +67,13 @@ class OwnParts:
                 "belongs to another model: start a new run."
             )
         return found
+
+
+def with_own_parts(module: nn.Module, weights: Tensor, kept: dict[str, Any]) -> nn.Module:
+    """A copy of a module for evaluation, with these weights and a client's own parts."""
+    model = load(deepcopy(module), weights).eval()
+    OwnParts(module).load(model, kept)
+    return model
 
 
 def _parts(module: nn.Module) -> dict[str, Tensor]:

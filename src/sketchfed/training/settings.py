@@ -16,8 +16,10 @@ class TrainingSettings:
     """A function `train(model, data, context)`, as "package.module:function". It trains the model in place on a client's data.
     If absent, the built-in loop trains as [algorithm] and this table say."""
     evaluate: str | None = None
-    """A function `evaluate(model, data, context)` that returns metrics by name. The server calls it on the test data. If
-    absent, a run with a loop of your own reports no metrics."""
+    """A function `evaluate(model, data, context)` that returns metrics by name. The server calls it on the test data, and
+    clients call it on their own with `evaluate_clients`. If absent, a run with a loop of your own reports no metrics."""
+    evaluate_clients: bool = False
+    """Whether the model is also evaluated on [each client's own data](training.md#metrics-on-clients) whenever it is scored."""
     batch_loss: str | None = None
     """A function `batch_loss(model, batch)` that returns the mean loss of a batch. The built-in loop minimises it instead of
     `model.loss`."""
@@ -88,7 +90,7 @@ class TrainingSettings:
 
     def table(self) -> dict[str, Any]:
         """The settings that have an effect, as a table of a configuration."""
-        names = ("train", "evaluate") if self.train is not None else keys_of(TrainingSettings)
+        names = ("train", "evaluate", "evaluate_clients") if self.train is not None else keys_of(TrainingSettings)
         return {name: value for name in names if (value := getattr(self, name)) is not None} | self.options
 
     def recipe(self, rounds: int) -> Recipe:

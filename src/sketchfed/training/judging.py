@@ -1,0 +1,80 @@
+"""Measures a model on one client's own data, with the parts of the model that stay with the client."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sketchfed.training.base import Examples
+from sketchfed.training.losses import Loss
+from sketchfed.training.memory import Turn
+from sketchfed.training.metrics import Metric, measured, metric_key
+from sketchfed.training.objective import OfBatch, objective_of
+from sketchfed.training.own import Evaluate, evaluated
+from sketchfed.training.own_parts import with_own_parts
+
+_CHUNK = 256  # examples measured at a time
+
+
+class Judged(NamedTuple):
+    """The data on which a client is evaluated."""
+
+    examples: Any
+    """As the built-in loop reads it. None if a loop of the user's own trains."""
+    content: Any
+    """As `evaluate` gets it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """What is measured on a client: loss, accuracy and named metrics of the built-in loop, and what `evaluate` returns.
+
+    Metrics of the same name are those of `evaluate`. It is thread-safe.
+    """
+
+    module: nn.Module
+    loss: str | Loss | OfBatch | None = None
+    """The loss of the built-in loop. None if a loop of the user's own trains."""
+    classes: bool = False
+    """Whether the share of correct answers is measured."""
+    metrics: Sequence[str | Metric] = ()
+    evaluate: Evaluate | None = None
+    name: str = "evaluate"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, weights: Tensor, data: Judged, turn: Turn) -> dict[str, float | None]:
+        """The metrics by name. None for those that are not finite."""
+        found = {} if self.loss is None else self._built_in(weights, data.examples, turn)
+        if self.evaluate is not None:
+            about: dict[str, Any] = {"settings": self.settings, "turn": turn, "name": self.name}
+            found |= evaluated(self.evaluate, self.module, weights, data.content, on_client=True, **about)
+        return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
+
+    def _built_in(self, weights: Tensor, examples: Any, turn: Turn) -> dict[str, float | None]:
+        module, objective = with_own_parts(self.module, weights, turn.kept), objective_of(self.loss or "")
+        total, right, count = 0.0, 0, 0
+        outputs: list[Tensor] = []
+        targets: list[Tensor] = []
+        with torch.no_grad():
+            for part in _parts(examples):
+                loss, correct = objective.score(module, part)
+                total, right, count = total + loss, right + correct, count + part.size
+                if self.metrics:
+                    outputs.append(module(part.x))
+                    targets.append(part.y)
+        found: dict[str, float | None] = {"loss": total / count}
+        if self.classes:
+            found["accuracy"] = right / count
+        for metric in self.metrics:
+            found[metric_key(metric)] = measured(metric, torch.cat(outputs), torch.cat(targets))
+        return found
+
+
+def _parts(examples: Any) -> Iterator[Any]:
+    if isinstance(examples, Examples):
+        return (examples.part(start, start + _CHUNK) for start in range(0, examples.size, _CHUNK))
+    chunks: Iterator[Any] = examples.chunks(_CHUNK)
+    return chunks

@@ -42,6 +42,8 @@ class SketchfedError(Exception):
 
     told: str | None = None
     """What a client's server is told in place of the message, where the message says what is the client's own business."""
+    in_training: bool = False
+    """Whether a client's model, loss, loop or data is at fault, as opposed to numbers that grew too large."""
 
     def telling(self, text: str) -> Self:
         """The error itself, with another text for the server."""
@@ -116,6 +118,8 @@ class DivergedError(SketchfedError):
 
 RAISED = "it raised "
 """How a reason begins that names an exception which is not sketchfed's own."""
+FAILED = "its training failed: "
+"""How a reason begins if a client's model, loss, loop or data is at fault, in sketchfed's own words."""
 
 
 def reason(error: Exception) -> str:
@@ -125,5 +129,5 @@ def reason(error: Exception) -> str:
     "it raised KeyError: 'label'"
     """
     if isinstance(error, SketchfedError):
-        return str(error)
+        return f"{FAILED if error.in_training else ''}{error}"
     return f"{RAISED}{type(error).__name__}: {error}".rstrip(": ")

@@ -239,7 +239,7 @@ def test_a_stream_is_refused():
         def __iter__(self):
             yield torch.zeros(3), 0
 
-    with pytest.raises(InputError, match="client 0 is a Stream without a length"):
+    with pytest.raises(InputError, match="client 0 is a Stream whose length is not known"):
         data_of(Stream())
 
 

@@ -193,7 +193,7 @@ def test_a_function_that_raises_on_one_client_leaves_it_out_with_the_reason(capl
     with caplog.at_level(logging.WARNING):
         found = run(way="own loop", evaluate=broken)
     assert [line["clients_scored"] for line in found.metrics] == [12, 11, 12]
-    assert "evaluation after round 2: metrics leave out client 2: it raised KeyError: 'label'" in caplog.text
+    assert "evaluation after round 2: metrics leave out client 2: 'broken' raised KeyError: 'label'" in caplog.text
 
 
 def test_without_any_value_the_columns_are_null():
@@ -209,7 +209,9 @@ def test_a_function_that_fails_on_every_client_is_refused_before_round_1():
     def broken(model, data, context):
         return evaluate(model, data, context) if context.client is None else {}["x"]
 
-    with pytest.raises(InputError, match="none of the first 5 clients can be evaluated: for client 0, it raised KeyError"):
+    with pytest.raises(
+        InputError, match="none of the first 5 clients can be evaluated: for client 0, 'broken' raised KeyError"
+    ):
         run(way="own loop", evaluate=broken)
 
 

@@ -278,8 +278,8 @@ def test_a_loader_that_is_exhausted_leaves_its_client_out():
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        (lambda model, batch: 0.5, "returned float, not a tensor"),
-        (lambda model, batch: model(batch[0]).square(), "and a loss is one number"),
+        (lambda model, batch: 0.5, "returned a float, and a loss is a tensor"),
+        (lambda model, batch: model(batch[0]).square(), "and a loss is one. Return their mean"),
         (lambda model, batch: batch[0].square().mean(), "does not depend on the model's parameters"),
         (lambda model, batch: model(batch["x"]).mean(), "the model cannot be trained on these examples: TypeError"),
     ],
@@ -292,7 +292,7 @@ def test_a_loss_that_cannot_be_minimised_is_refused_before_any_round(loss, said)
 @pytest.mark.parametrize(
     ("config", "objects", "said"),
     [
-        ({}, {"loss": "squares"}, "loss is for pairs of inputs and targets, but batch_loss reads the batch"),
+        ({}, {"loss": "squares"}, "loss is for pairs of inputs and targets, and only batch_loss knows what is what"),
         ({}, {"train": lambda model, data, context: None}, "batch_loss is for the built-in loop"),
         ({}, {"batch_loss": None, "collate": list}, "collate is for batches that batch_loss reads"),
         ({"training": {"optimiser": "adam"}, "algorithm": {"name": "dbcl"}}, {}, "through sketched layers itself"),

@@ -113,9 +113,9 @@ def test_tensors_inside_of_any_form_are_found():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ((x for x in X), "holds a generator, which cannot be read item by item"),
+        ((x for x in X), "an object of type generator, which can be read only once"),
         ([], "has no examples"),
-        (3, "holds a int"),
+        (3, "an object of type int, which cannot be read item by item"),
         ((X, Y[:3]), r"Got \(10, 2\), \(3,\)"),
         ({"x": X, "scale": torch.tensor(1.0)}, "all have as many rows"),
         (np.zeros((0, 3)), "one at least"),
@@ -138,7 +138,7 @@ class OnlyOnce(IterableDataset):
 
 
 def test_a_loader_without_batches_is_refused_when_it_is_read():
-    with pytest.raises(InputError, match="It has no examples"):
+    with pytest.raises(InputError, match="Its Dataset or its sampler is empty"):
         list(examples_in(DataLoader([], batch_size=2)).batches(LocalWork(rate=0.1), SEED))
     once = examples_in(DataLoader(OnlyOnce(), batch_size=2))
     with pytest.raises(InputError, match="exhausted after one pass"):

@@ -124,7 +124,7 @@ def remove_layer(model, data, context):
         (lambda model, data, context: nn.Linear(4, 2), "returned a module. sketchfed takes the update from the module"),
         (lambda model, data, context: 0.5, "returned float, not a dict of metrics"),
         (lambda model, data, context: {"accuracy": float("nan")}, "returned accuracy = nan"),
-        (lambda model, data, context: {"accuracy": "high"}, "returned accuracy = 'high', which is no number"),
+        (lambda model, data, context: {"accuracy": "high"}, "returned accuracy = 'high', which is not one number"),
         (lambda model, data, context: {"two words": 1.0}, "a metric named 'two words'"),
     ],
 )

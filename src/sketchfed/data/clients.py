@@ -44,7 +44,7 @@ def from_clients(
         raise InputError("from_clients needs at least one client, got none.")
     pairs, unread = _read_clients(clients, task)
     x_test, y_test = _read_test(test, task)
-    sizes = [len(clients[number]) if pair is None else len(pair[0]) for number, pair in enumerate(pairs)]  # type: ignore[arg-type]
+    sizes = [length(clients[number], f"client {number}") if pair is None else len(pair[0]) for number, pair in enumerate(pairs)]  # type: ignore[arg-type]
     x_train, y_train = (torch.cat(rows) for rows in zip(*_filled(pairs, sizes), strict=True))
     ready = prepare or _as_float
     if outputs is None:
@@ -172,6 +172,10 @@ def _typed(examples: object, owner: str, task: str) -> Pair:
     if not (isinstance(examples, tuple | list) and len(examples) == 2 and all(isinstance(part, Tensor) for part in examples)):
         raise InputError(f"{owner} must be a pair of tensors (x, y) or a torch Dataset of such pairs, got {_kind(examples)}.")
     x, y = examples
+    if x.is_complex():
+        raise InputError(
+            f"{owner}: inputs must be real numbers, got {x.dtype}. Give real and imaginary parts: torch.view_as_real."
+        )
     if not x.ndim or not y.ndim or len(x) != len(y) or not len(x):
         raise InputError(
             f"{owner}: x and y must have the same number of rows, and at least one, got shapes {tuple(x.shape)} and "

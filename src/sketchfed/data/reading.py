@@ -29,8 +29,11 @@ def length(dataset: Dataset[Any], owner: str) -> int:
     """How many items a map-style Dataset has; at least one."""
     try:
         count = len(dataset)  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(f"{owner} is a {type(dataset).__name__} without a length. Give a map-style torch Dataset.") from None
+    except Exception as error:  # of the Dataset's own
+        raise InputError(
+            f"{owner} is a {type(dataset).__name__} whose length is not known: {type(error).__name__}: {error}. Give it a "
+            "__len__ that returns the number of examples, or give a map-style Dataset."
+        ) from error
     if not count:
         raise InputError(f"{owner} has no examples. Leave it out.")
     return int(count)

@@ -6,6 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from sketchfed.algorithms import Change, Replica, RoundContext
+from sketchfed.errors import DivergedError, InputError
+from sketchfed.kernels.finite import all_finite
 from sketchfed.training import Examples, LocalWork, Pull, Trainer, Turn
 
 
@@ -26,10 +28,19 @@ class ClientWork:
     """What is added to the gradient of each local step."""
 
     def trained(self, work: LocalWork) -> Change:
-        """Train locally without noise and return the change."""
+        """Train locally without noise and return the change. Raise `DivergedError` if it is not finite."""
         context = self.context
         turn = Turn(seed=context.own, round=context.round, client=context.client, kept=self.kept, pull=self.pull)
-        trained = self.trainer.train(self.replica.weights, self.examples, work, turn)
+        try:
+            trained = self.trainer.train(self.replica.weights, self.examples, work, turn)
+        except InputError as error:
+            error.in_training = True
+            raise
+        if not all_finite(trained):
+            raise DivergedError(
+                "training led to weights with NaN or infinity, so this client sends nothing. Look for NaN in its data and its "
+                "loss. If there is none, steps are too long."
+            )
         if turn.kept is not self.kept:  # an update that counts as zero leaves it as it was
             self.kept.clear()
             self.kept.update(turn.kept)

@@ -8,6 +8,7 @@ from secrets import token_hex
 from sketchfed.algorithms import Algorithm, RoundContext, State, cohort
 from sketchfed.algorithms.forms import seen
 from sketchfed.errors import (
+    FAILED,
     RAISED,
     DivergedError,
     FaultyPartError,
@@ -128,7 +129,7 @@ class Server:
             if attempt + 1 < self.patience and not self.affordable():
                 break
         first, reason = _first(reasons)
-        if self.patience == 1 and all(why.startswith(RAISED) for why in reasons.values()):
+        if self.patience == 1 and all(why.startswith((RAISED, FAILED)) for why in reasons.values()):
             raise NoReplyError(
                 f"all {len(reasons):,} clients of round {self.round + 1} failed, client {first} because {reason}. Correct the "
                 "model, the loss or the data. A run with a folder can then be resumed."

@@ -42,14 +42,14 @@ class Evaluation:
             )
         return found
 
-    def measured(self, weights: Tensor, index: int, seed: PublicSeed | None = None) -> dict[str, float]:
+    def measured(self, weights: Tensor, index: int, seed: PublicSeed | None = None) -> dict[str, float | None]:
         """The metrics after `index` rounds. Empty without test data."""
         if self.data is None:
             return {}
         turn = Turn(seed=(seed or PublicSeed(0)).child("evaluation", index), round=index)
         return evaluated(self.function, self.module, weights, self.data, settings=self.settings, turn=turn, name=self.name)
 
-    def expected(self, found: Mapping[str, float], others: tuple[str, ...]) -> dict[str, float]:
+    def expected(self, found: Mapping[str, float | None], others: tuple[str, ...]) -> dict[str, float | None]:
         """The metrics besides loss and accuracy. Raise `InputError` unless they have these names."""
         own = {name: value for name, value in found.items() if name not in SHOWN}
         if own.keys() != set(others):

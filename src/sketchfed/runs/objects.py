@@ -1,9 +1,10 @@
 """The problem of a run: what its configuration names, or what was passed as Python objects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from sketchfed.config import GIVEN, Config, DataSettings
@@ -15,6 +16,7 @@ from sketchfed.runs.own_loss import LossWorkload
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.workload import Chosen, from_objects, named_workload
 from sketchfed.training import LOOPS, BatchLoss, Collate, Evaluate, Loss, Train
+from sketchfed.training.called import TAKEN, called_name, check_function
 
 FUNCTIONS = ("train", "evaluate", "batch_loss", "collate")
 """The functions that are passed as objects, and the keys of [training] under which a configuration names them."""
@@ -74,7 +76,7 @@ class Objects:
         recipe, model = config.training.recipe(config.algorithm.rounds), config.model.shared(self.model)
         on_clients, evaluation = config.training.evaluate_clients, None
         if self.train is None and self.evaluate is not None:
-            about = {"name": _named(self.evaluate), "module": model, "data": self.test}
+            about = {"name": called_name(self.evaluate, "evaluate"), "module": model, "data": self.test}
             evaluation = Evaluation(function=self.evaluate, on_clients=on_clients, **about)
         if self.batch_loss is not None:
             return LossWorkload(
@@ -101,9 +103,28 @@ class Objects:
             client_test=self.client_test,
             on_clients=on_clients,
             settings=config.training.options,
-            train_name=_named(self.train),
-            evaluate_name=_named(self.evaluate),
+            train_name=called_name(self.train, "train"),
+            evaluate_name=called_name(self.evaluate, "evaluate"),
         )
+
+    def _check_kinds(self) -> None:
+        """Refuse objects of a kind that none of them can have."""
+        if self.model is not None and not isinstance(self.model, nn.Module):
+            given = f"the class {self.model.__name__}" if isinstance(self.model, type) else f"{type(self.model).__name__}"
+            raise InputError(f"model must be a torch.nn.Module, got {given}. Pass an instance, such as nn.Linear(4, 3).")
+        if self.clients is not None and (
+            isinstance(self.clients, str | bytes | Mapping | Tensor | np.ndarray) or not isinstance(self.clients, Sequence)
+        ):
+            raise InputError(
+                f"clients must be a list with the data of each client, got {type(self.clients).__name__}. Write "
+                "clients=[first, second], or list(clients)."
+            )
+        for usual in TAKEN:
+            given = getattr(self, usual)
+            for function in given if isinstance(given, list | tuple) else [given]:
+                named = usual in ("loss", "metric") and isinstance(function, str)
+                if function is not None and not named:
+                    check_function(function, usual)
 
     def _check(self, config: Config) -> None:
         if self.train is None and config.training.train is not None:
@@ -111,6 +132,7 @@ class Objects:
                 f"training.train = '{config.training.train}' names a loop, but model and clients were passed as objects, and "
                 "train was not passed. Pass the function: train=..."
             )
+        self._check_kinds()
         self._check_client_test(config)
         pairs = self.train is None and self.batch_loss is None
         needed = {"model": self.model, "clients": self.clients} | ({"test": self.test} if pairs else {})
@@ -123,11 +145,15 @@ class Objects:
         of_pairs = {"loss": self.loss, "metric": self.metric, "redraw": self.redraw}
         for unused, why in (
             ({**own, **of_pairs} if self.train is not None else {}, "the built-in loop, but train does the training"),
-            (of_pairs if self.batch_loss is not None else {}, "pairs of inputs and targets, but batch_loss reads the batch"),
+            (
+                of_pairs if self.batch_loss is not None else {},
+                "pairs of inputs and targets, and only batch_loss knows what is what in a batch",
+            ),
             ({"collate": self.collate} if pairs else {}, "batches that batch_loss reads, which was not passed"),
         ):
             if given := [name for name, value in unused.items() if value is not None]:
-                raise InputError(f"{given[0]} is for {why}. Remove it, and use it inside of your functions.")
+                instead = "measure it in evaluate(model, data, context)" if given[0] == "metric" else "use it in your function"
+                raise InputError(f"{given[0]} is for {why}. Remove it, and {instead}.")
 
     def _check_client_test(self, config: Config) -> None:
         if self.client_test is None:
@@ -142,10 +168,6 @@ class Objects:
                 f"client_test holds data of {len(self.client_test):,} clients, and there are {len(self.clients or ()):,}. Give "
                 "one for each client, in the same order."
             )
-
-
-def _named(function: object) -> str:
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _own_tests(client_test: Sequence[Any], dataset: DataSet) -> tuple[DataSet, list[Tensor]]:

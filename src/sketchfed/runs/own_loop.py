@@ -164,7 +164,7 @@ class LoopWorkload:
             f"{algorithm.global_rate:g}."
         )
 
-    def evaluated(self, weights: Tensor, index: int, seed: PublicSeed | None = None) -> dict[str, float]:
+    def evaluated(self, weights: Tensor, index: int, seed: PublicSeed | None = None) -> dict[str, float | None]:
         """The metrics of the server's test data after `index` rounds. Empty without the data or a function for evaluation."""
         if self.evaluate is None or self.test is None:
             return {}
@@ -252,5 +252,5 @@ def size_of(data: Any) -> int:
         data = data[0]
     try:
         return max(1, len(data))
-    except TypeError:
+    except Exception:  # of whatever the user's own loop reads
         return 1

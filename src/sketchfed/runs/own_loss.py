@@ -134,7 +134,7 @@ class LossScorer:
         self._test = None if workload.test is None else examples_in(workload.test, workload.collate, owner="test")
 
     def score(self, replica: Replica) -> Score:
-        loss, accuracy, others = self._loss(replica.weights), None, dict[str, float]()
+        loss, accuracy, others = self._loss(replica.weights), None, dict[str, float | None]()
         evaluation = self._workload.evaluation
         if evaluation is not None:
             found = evaluation.measured(replica.weights, replica.round, self._seed)
@@ -147,9 +147,12 @@ class LossScorer:
         if self._test is None:
             return None
         total, count = 0.0, 0
-        for part in self._test.chunks(_CHUNK):
-            total += self._trainer.score(weights, part)[0]
-            count += part.size
+        try:
+            for part in self._test.chunks(_CHUNK):
+                total += self._trainer.score(weights, part)[0]
+                count += part.size
+        except InputError as error:
+            raise InputError(f"the test data cannot be scored: {error}") from error
         return total / count
 
     def captured(self, algorithm: Algorithm, replica: Replica) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as trees
 
 from sketchfed.errors import InputError
 from sketchfed.kernels.draws import permutation
@@ -161,9 +162,20 @@ def explained(examples: ClientData) -> Iterator[None]:
     except Exception as error:
         what = f"examples of shape {tuple(examples.x.shape[1:])}" if isinstance(examples, Examples) else "these examples"
         raise InputError(
-            f"the model cannot be trained on {what}: {type(error).__name__}: {error}. "
-            "Check the model's input shape, its number of outputs and the loss."
+            f"the model cannot be trained on {what}: {type(error).__name__}: {str(error).rstrip('.')}. "
+            f"{_type_advice(examples, str(error))}Check the model's input shape, its number of outputs and the loss."
         ) from error
+
+
+def _type_advice(examples: ClientData, said: str) -> str:
+    """What to do about types of numbers, if an error of torch is about them."""
+    if not any(word in said for word in ("dtype", "scalar type", "Double", "Long", "FloatTensor")):
+        return ""
+    leaves, _ = trees.tree_flatten(tuple(examples) if isinstance(examples, Examples) else examples.content())
+    types = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in leaves if isinstance(leaf, Tensor)})
+    return (
+        f"Batches hold {' and '.join(types)}. Layers take float32 (x.float()); an embedding and classes take int64 (y.long()). "
+    )
 
 
 def batches(examples: Any, work: LocalWork, seed: PublicSeed) -> Iterator[Any]:

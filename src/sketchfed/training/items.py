@@ -1,6 +1,6 @@
 """A client's examples of any kind, and the batches that are made of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sketchfed.data.generators import drawing_from
 from sketchfed.data.reading import FIRST
-from sketchfed.errors import InputError
+from sketchfed.errors import InputError, SketchfedError
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import LocalWork
+from sketchfed.training.called import called_name
 
 Collate = Callable[[list[Any]], Any]
 """A function that makes a batch of a list of examples, such as one that pads sequences to one length."""
@@ -31,7 +32,16 @@ class Items:
     def read(self, rows: Tensor, seed: PublicSeed) -> "Items":
         """Some of the examples, read with transforms that draw from the seed."""
         with drawing_from(seed):
-            return Items([self._data[row] for row in rows.tolist()], self._collate, seed)
+            return Items([self._item(row) for row in rows.tolist()], self._collate, seed)
+
+    def _item(self, row: int) -> Any:
+        try:
+            return self._data[row]
+        except (IndexError, StopIteration) as error:
+            raise InputError(
+                f"the data says that it has {self.size:,} examples, but example {row} cannot be read: "
+                f"{type(error).__name__}: {error}. Correct __len__, or what is read."
+            ) from error
 
     def part(self, start: int, stop: int) -> "Items":
         """Some of the examples, which follow each other."""
@@ -40,7 +50,22 @@ class Items:
     def content(self) -> Any:
         """All examples as one batch."""
         with drawing_from(self._seed.child("collate")):
-            return self._collate([self._data[row] for row in range(self.size)])
+            items = [self._item(row) for row in range(self.size)]
+            try:
+                return self._collate(items)
+            except SketchfedError:
+                raise
+            except Exception as error:
+                name = called_name(self._collate, "collate")
+                advice = (
+                    "Pass collate, a function that makes a batch of a list of examples, such as one that pads them."
+                    if self._collate is default_collate
+                    else "Correct it."
+                )
+                raise InputError(
+                    f"'{name}' cannot make a batch of {self.size} examples: {type(error).__name__}: "
+                    f"{str(error).rstrip('.')}. {advice}"
+                ) from error
 
     def chunks(self, most: int) -> Iterator["Items"]:
         """All examples in their order, at most this many at a time."""
@@ -82,8 +107,9 @@ class Columns:
 class Stream:
     """Batches as a DataLoader makes them. A pass over the data is an iteration, whose random draws come from a seed."""
 
-    def __init__(self, loader: Iterable[Any], size: int) -> None:
-        self._loader, self.size = loader, size
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self.size, self._known = _length(loader.dataset)
 
     def read(self, rows: Tensor, seed: PublicSeed) -> Any:
         """Single examples cannot be chosen."""
@@ -97,7 +123,7 @@ class Stream:
         if start:
             return self.read(torch.arange(start, stop), FIRST)
         with drawing_from(FIRST):
-            return next(self._pass(first=True))
+            return next(self._pass(whole=True))
 
     def content(self) -> Any:
         """All examples as one batch do not exist."""
@@ -117,7 +143,7 @@ class Stream:
         left = work.steps
         for index in range(work.epochs if left is None else left):
             with drawing_from(seed.child("pass", index)):
-                for batch in self._pass(first=index == 0):
+                for batch in self._pass(whole=index == 0):
                     if left == 0:
                         return
                     yield batch
@@ -125,20 +151,29 @@ class Stream:
             if left == 0:
                 return
 
-    def _pass(self, *, first: bool) -> Iterator["Ready"]:
+    def _pass(self, *, whole: bool) -> Iterator["Ready"]:
+        """The batches of a pass. `whole` says whether it is the first one of a round."""
         count = 0
         for content in self._loader:
             count += 1
             yield Ready(content)
         if not count:
-            raise InputError(
-                "a client's DataLoader gave no batch. "
-                + (
-                    "It has no examples: leave the client out."
-                    if first
-                    else "It is exhausted after one pass: its Dataset must begin anew each time it is iterated."
-                )
+            raise InputError(f"the DataLoader gave no batch. {self._why(whole=whole)}")
+
+    def _why(self, *, whole: bool) -> str:
+        if not whole:
+            return "It is exhausted after one pass: its Dataset must begin anew each time it is iterated."
+        if self._known and self._loader.drop_last and self.size < (self._loader.batch_size or 1):
+            return (
+                f"Its {self.size:,} examples are fewer than batch_size = {self._loader.batch_size}, and drop_last = True "
+                "leaves out what does not fill a batch. Use a smaller batch_size, or drop_last = False."
             )
+        if self._known:
+            return "Its Dataset or its sampler is empty. Leave it out."
+        return (
+            "Its Dataset is empty, or can be iterated only once, as an iterator or a generator. Leave it out if it is empty. "
+            "Otherwise let __iter__ begin anew each time."
+        )
 
 
 class Ready:
@@ -162,7 +197,7 @@ def examples_in(data: Any, collate: Collate | None = None, *, owner: str = "a cl
     if isinstance(data, DataLoader):
         if collate is not None:
             raise InputError(f"{owner} has a DataLoader, which makes its own batches. Pass collate to the loader instead.")
-        return Stream(data, _length(data.dataset))
+        return Stream(data)
     if isinstance(data, IterableDataset):
         raise InputError(
             f"{owner} has an IterableDataset, and nobody said how to cut it into batches. Wrap it: "
@@ -172,18 +207,36 @@ def examples_in(data: Any, collate: Collate | None = None, *, owner: str = "a cl
         data = data.tensors
     if collate is None and _is_columns(data):
         return Columns(_checked_columns(data, owner))
-    if not isinstance(data, Dataset | Sequence) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    if isinstance(data, Iterator):
         raise InputError(
-            f"{owner} holds a {type(data).__name__}, which cannot be read item by item. Give a list, a map-style Dataset, a "
-            "DataLoader, or tensors: one, a tuple or a dict of them."
+            f"{owner} holds {_an(data)}, which can be read only once, and each pass and each round read the data again. Give a "
+            "list, a map-style Dataset or a DataLoader. A list of a generator is list(generator)."
         )
-    try:
-        count = len(data)
-    except TypeError:
-        raise InputError(f"{owner} holds a {type(data).__name__} without a length. Give it __len__.") from None
-    if not count:
+    if isinstance(data, str | bytes) or (
+        not isinstance(data, Dataset | Sequence) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
+    ):
+        raise InputError(
+            f"{owner} holds {_an(data)}, which cannot be read item by item. Give a list, a map-style Dataset, a DataLoader, or "
+            "tensors: one, a tuple or a dict of them."
+        )
+    if not length(data, owner):
         raise InputError(f"{owner} has no examples. Leave it out.")
     return Items(data, collate or default_collate)
+
+
+def length(data: Any, owner: str) -> int:
+    """The length of a list or a map-style Dataset. Raise `InputError` if it has none."""
+    try:
+        return len(data)
+    except Exception as error:
+        raise InputError(
+            f"{owner} holds {_an(data)} whose length is not known: {type(error).__name__}: {error}. Give it a __len__ that "
+            "returns the number of examples."
+        ) from error
+
+
+def _an(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -215,7 +268,7 @@ def _is_columns(data: Any) -> bool:
 def _checked_columns(data: Any, owner: str) -> Any:
     """The columns as tensors. Numbers of 64 bits in numpy arrays become float32, as models expect."""
     named = dict(data) if isinstance(data, Mapping) else data
-    found = mapped(lambda column: column, _tensors(named))
+    found = _tensors(named, owner)
     columns = list(found.values()) if isinstance(found, dict) else list(found) if isinstance(found, tuple) else [found]
     lengths = {len(column) if column.ndim else 0 for column in columns}
     if len(lengths) != 1 or 0 in lengths:
@@ -224,12 +277,17 @@ def _checked_columns(data: Any, owner: str) -> Any:
     return found
 
 
-def _tensors(data: Any) -> Any:
+def _tensors(data: Any, owner: str = "a client") -> Any:
     if isinstance(data, np.ndarray):
+        if data.dtype.kind not in "biufc":
+            raise InputError(
+                f"{owner} has a column of {data.dtype.name}, and a tensor holds numbers only. Turn texts and categories into "
+                "numbers, or give a list of dicts and a collate function that does so."
+            )
         return torch.as_tensor(data.astype(np.float32) if data.dtype == np.float64 else data)
     if isinstance(data, dict):
-        return {key: _tensors(inner) for key, inner in data.items()}
-    return tuple(_tensors(inner) for inner in data) if isinstance(data, tuple) else data
+        return {key: _tensors(inner, owner) for key, inner in data.items()}
+    return tuple(_tensors(inner, owner) for inner in data) if isinstance(data, tuple) else data
 
 
 def _rows(content: Any, *, least: int = 0) -> int:
@@ -241,8 +299,9 @@ def _rows(content: Any, *, least: int = 0) -> int:
     return max(least, found[0]) if found else least
 
 
-def _length(dataset: Any) -> int:
+def _length(dataset: Any) -> tuple[int, bool]:
+    """The number of examples, 1 if nobody can tell, and whether it is known."""
     try:
-        return max(1, len(dataset))
-    except TypeError:
-        return 1
+        return max(1, len(dataset)), True
+    except Exception:  # of a Dataset of the user's own
+        return 1, False

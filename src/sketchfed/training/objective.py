@@ -2,15 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils import _pytree as trees
 
 from sketchfed.errors import InputError
 from sketchfed.parts import Registry
 from sketchfed.training.base import ClientData, Examples, scored
+from sketchfed.training.broadcasts import refusing_broadcasts
+from sketchfed.training.called import called_name
 from sketchfed.training.fit import fitting_loss
 from sketchfed.training.losses import Loss, loss_named
 from sketchfed.vectors import Layout
@@ -34,30 +38,28 @@ class OfBatch(Objective):
     """A loss that is given the model and the batch, and so decides itself what the model is called with."""
 
     function: BatchLoss
+    _tried: set[tuple[Any, ...]] = field(default_factory=set, compare=False, repr=False)
+    """The forms of batches, the types and numbers of dimensions of their tensors, in which nothing was broadcast."""
 
     def __call__(self, module: nn.Module, examples: ClientData) -> Tensor:
-        return self.function(module, examples.content())
+        content = examples.content()
+        form = _form(content)
+        if form in self._tried or examples.size < 2 or not torch.is_grad_enabled():
+            return checked_loss(self.function(module, content), self._name)
+        with refusing_broadcasts(module, examples.size):
+            found = checked_loss(self.function(module, content), self._name)
+        self._tried.add(form)
+        return found
+
+    @property
+    def _name(self) -> str:
+        return called_name(self.function, "batch_loss")
 
     def score(self, module: nn.Module, examples: ClientData) -> tuple[float, int]:
         """The sum of losses. How many answers are right is not known."""
         return float(self(module, examples)) * examples.size, 0
 
-    def tried(self, module: nn.Module, examples: ClientData) -> Tensor:
-        """The same, for a first batch. Raise `InputError` unless it is a loss that can be minimised."""
-        found = self.function(module, examples.content())
-        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        if not isinstance(found, Tensor):
-            raise InputError(f"'{name}' returned {type(found).__name__}, not a tensor. Return the mean loss of the batch.")
-        if found.numel() != 1:
-            raise InputError(
-                f"'{name}' returned a tensor of shape {tuple(found.shape)}, and a loss is one number. Return its mean."
-            )
-        if not found.requires_grad:
-            raise InputError(
-                f"'{name}' returned a number that does not depend on the model's parameters, as far as autograd sees. Call the "
-                "model on the batch, and do not detach the result."
-            )
-        return found
+    tried = __call__
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class OfOutputs(Objective):
     loss: Loss
 
     def __call__(self, module: nn.Module, examples: Examples) -> Tensor:
-        return self.loss(module(examples.x), examples.y)
+        return checked_loss(self.loss(module(examples.x), examples.y), called_name(self.loss, "loss"))
 
     def score(self, module: nn.Module, examples: Examples) -> tuple[float, int]:
         """The sum of losses, and how many answers are right."""
@@ -76,12 +78,34 @@ class OfOutputs(Objective):
 
     def tried(self, module: nn.Module, examples: Examples) -> Tensor:
         """The same, for a first batch. Raise `InputError` if outputs and targets do not fit each other."""
-        found = fitting_loss(self.loss, module(examples.x), examples.y)
-        if isinstance(found, Tensor) and found.numel() != 1:
-            raise InputError(
-                f"the loss returned a tensor of shape {tuple(found.shape)}, and a loss is one number. Return its mean."
-            )
-        return found
+        return checked_loss(fitting_loss(self.loss, module(examples.x), examples.y), called_name(self.loss, "loss"))
+
+
+def checked_loss(found: object, name: str) -> Tensor:
+    """A loss as a scalar. Raise `InputError` unless it is one real number that can be minimised."""
+    if not isinstance(found, Tensor):
+        raise InputError(f"'{name}' returned {_described(found)}, and a loss is a tensor. Return the mean loss of the batch.")
+    if found.numel() != 1:
+        raise InputError(f"'{name}' returned numbers of shape {tuple(found.shape)}, and a loss is one. Return their mean.")
+    if torch.is_grad_enabled() and not found.requires_grad:
+        raise InputError(
+            f"'{name}' returned a number that does not depend on the model's parameters, as far as autograd sees. Call the "
+            "model on the batch, do not detach the result, and use no argmax or comparison."
+        )
+    if not found.is_floating_point():
+        raise InputError(f"'{name}' returned {found.dtype}, and a loss is a real number. Return a float.")
+    return found if not found.ndim else found.reshape(())
+
+
+def _described(found: object) -> str:
+    if isinstance(found, tuple | list):
+        return f"a {type(found).__name__} of {len(found)}"
+    return "None" if found is None else f"a {type(found).__name__}"
+
+
+def _form(content: object) -> tuple[Any, ...]:
+    leaves, _ = trees.tree_flatten(content)
+    return tuple((leaf.ndim, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves)
 
 
 def objective_of(loss: str | Loss | Objective) -> Any:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.data.generators import drawing_from
-from sketchfed.errors import InputError
+from sketchfed.errors import InputError, SketchfedError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.parts import Registry
 from sketchfed.seeds import PublicSeed
@@ -101,11 +102,13 @@ class OwnLoop:
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, shape in zip(self._layout.names, self._layout.shapes, strict=True):
             parameter = named.get(name)
-            if parameter is None or tuple(parameter.shape) != shape:
+            if parameter is None or tuple(parameter.shape) != shape or parameter.device.type == "meta":
                 found = "is gone" if parameter is None else f"has shape {tuple(parameter.shape)}"
+                if parameter is not None and parameter.device.type == "meta":
+                    found = "is on the device 'meta', which holds no numbers"
                 raise InputError(
                     f"after '{self._name}', the parameter '{name}' {found}; it had shape {shape}. Train the parameters of the "
-                    "module that is given, and do not replace its layers."
+                    "module that is given, and do not replace, wrap or remove its layers."
                 )
         parts = [named[name].detach().to("cpu", torch.float32).reshape(-1) for name in self._layout.names]
         return torch.cat(parts)
@@ -117,7 +120,12 @@ class OwnLoop:
                 "one in place, and return metrics or nothing."
             )
         if found is not None:
-            checked_metrics(found, self._name)
+            for key, value in checked_metrics(found, self._name).items():
+                if not math.isfinite(value):
+                    raise InputError(
+                        f"'{self._name}' returned {key} = {value}. A loss like that means that training diverged, or that the "
+                        "data holds NaN. Leave out other metrics that have no value."
+                    )
 
     def _warn_unchanged(self, client: int) -> None:
         if not self._warned:
@@ -166,10 +174,11 @@ def evaluated(
     turn: Turn,
     name: str,
     on_client: bool = False,
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """The metrics that a function of the user's own returns for a fresh copy of the module with these weights.
 
-    On a client, the copy also has the client's own parts, and metrics need not be finite.
+    On a client, the copy also has the client's own parts, and metrics are what the function returned. Otherwise a metric that
+    has no value is None. The loss stays what it is, because one that is not finite ends training.
     """
     model = with_own_parts(module, weights, turn.kept) if on_client else load(deepcopy(module), weights).eval()
     context = ClientContext(
@@ -180,14 +189,30 @@ def evaluated(
         kept={name: value for name, value in turn.kept.items() if name != OWN_PARTS},
     )
     with drawing_from(turn.seed.child("own loop")), torch.no_grad():
-        return checked_metrics(function(model, data, context), name, finite=not on_client)
+        try:
+            found = function(model, data, context)
+        except SketchfedError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"'{name}' raised {type(error).__name__}: {error} (after {turn.round} rounds). It is called as "
+                "evaluate(model, data, context), with the model in evaluation mode and the data as it was given. Correct it."
+            ) from error
+    if on_client:
+        return dict(checked_metrics(found, name))
+    metrics: dict[str, float | None] = {}
+    for key, value in checked_metrics(found, name).items():
+        metrics[key] = value if key == "loss" or math.isfinite(value) else None
+        if metrics[key] is None:
+            log.warning("'%s' returned %s = %s after %d rounds. It is recorded as missing.", name, key, value, turn.round)
+    return metrics
 
 
-def checked_metrics(found: object, name: str, *, finite: bool = True) -> dict[str, float]:
+def checked_metrics(found: object, name: str) -> dict[str, float]:
     """Metrics as plain numbers. Raise `InputError` for anything else, with what to change."""
     if not isinstance(found, Mapping):
         raise InputError(
-            f"'{name}' returned {type(found).__name__}, not a dict of metrics. Return for example "
+            f"'{name}' returned {'None' if found is None else type(found).__name__}, not a dict of metrics. Return for example "
             "{'loss': 0.5, 'accuracy': 0.9}."
         )
     if len(found) > _MOST_NAMES:
@@ -199,9 +224,8 @@ def checked_metrics(found: object, name: str, *, finite: bool = True) -> dict[st
         try:
             metrics[key] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"'{name}' returned {key} = {value!r}, which is no number: {error}. Return a float.") from None
-        if finite and not math.isfinite(metrics[key]) and key != "loss":
-            raise InputError(f"'{name}' returned {key} = {metrics[key]}. Leave out a metric that has no value.")
+            shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else reprlib.repr(value)
+            raise InputError(f"'{name}' returned {key} = {shown}, which is not one number. Return a float.") from error
     return metrics
 
 

@@ -1,0 +1,215 @@
+"""Bad data. It is explained in words, and one client with bad data is left out."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bad_input import (
+    BAD,
+    MARKED,
+    PAIRS,
+    TEST,
+    Cases,
+    batch_classes,
+    check,
+    for_one,
+    net,
+    pairs,
+)
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+import sketchfed
+
+CASES = Cases()
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+
+class Once(IterableDataset):
+    """Hands out the same iterator each time, so that it is exhausted after one pass."""
+
+    def __init__(self, data) -> None:
+        self._left = iter(list(zip(*data, strict=True)))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._left
+
+
+class Claims(Dataset):
+    """Examples with a length that may be a lie."""
+
+    def __init__(self, data, length: Any) -> None:
+        self._data, self._length = data, length
+
+    def __len__(self) -> int:
+        if isinstance(self._length, Exception):
+            raise self._length
+        return self._length
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self._data[0][index], self._data[1][index]
+
+
+class Thing:
+    """Something that torch's default collate function does not know."""
+
+
+def loader(data, **options):
+    return DataLoader(TensorDataset(*data), **{"batch_size": 4} | options)
+
+
+def listed(data):
+    return list(zip(*data, strict=True))
+
+
+def given(clients, **others):
+    return {"model": net(), "clients": clients, "batch_loss": batch_classes} | others
+
+
+def generator(data):
+    yield from listed(data)
+
+
+EXHAUSTED = "It is exhausted after one pass: its Dataset must begin anew each time"
+ONLY_ONCE = "type generator, which can be read only once.*list, a map-style Dataset or a DataLoader"
+TOO_FEW = "Its 12 examples are fewer than batch_size = 50, and drop_last = True leaves out .*Use a smaller batch_size"
+
+
+def bad_collate(examples):
+    if any(torch.equal(x, PAIRS[BAD][0][0]) for x, _ in examples):
+        raise KeyError("label")
+    return default_collate(examples)
+
+
+def broken_collate(examples):
+    raise KeyError("label")
+
+
+CASES.refuse("generators", ONLY_ONCE, **given([generator(data) for data in PAIRS]))
+CASES.refuse("a generator for tests", f"test holds an object of {ONLY_ONCE}", **given(PAIRS, test=generator(TEST)))
+CASES.refuse("an iterator of a loader", "which can be read only once", **given([iter(loader(data)) for data in PAIRS]))
+CASES.refuse("functions that make data", "type function, which cannot be read", **given([lambda: PAIRS[0]] * 4))
+CASES.refuse("no data", "client 0 holds", **given([None] * 4))
+CASES.refuse("paths", "type str, which cannot be read item by item", **given(["/data/1", "/data/2"]))
+CASES.refuse(
+    "an IterableDataset alone", r"Wrap it: DataLoader\(dataset, batch_size=32\)", **given([Once(data) for data in PAIRS])
+)
+CASES.refuse("loaders exhausted in pass 2", EXHAUSTED, **given([DataLoader(Once(data), 4) for data in PAIRS]))
+CASES.drop(
+    "a loader exhausted in pass 2",
+    f"{EXHAUSTED}|can be iterated only once",
+    **given([DataLoader(Once(data), 4) if client == BAD else loader(data) for client, data in enumerate(PAIRS)]),
+)
+CASES.refuse(
+    "a loader for tests, exhausted in round 2",
+    "test data cannot be scored: .*can be iterated only once.*let __iter__ begin anew",
+    **given(PAIRS, test=DataLoader(Once(TEST), 4)),
+)
+CASES.refuse("loaders that drop all", TOO_FEW, **given([loader(data, batch_size=50, drop_last=True) for data in PAIRS]))
+CASES.drop(
+    "a loader that drops all",
+    TOO_FEW,
+    **given([loader(data, batch_size=50 if client == BAD else 4, drop_last=True) for client, data in enumerate(PAIRS)]),
+)
+CASES.refuse("empty loaders", "Its Dataset or its sampler is empty", **given([DataLoader([], 4) for _ in PAIRS]))
+CASES.refuse("an empty list", "client 2 has no examples. Leave it out", **given(for_one(lambda _: [])))
+CASES.refuse("an empty client", "client 2: .*one at least", **given(for_one(lambda data: (data[0][:0], data[1][:0]))))
+CASES.refuse(
+    "an empty pair", "client 2: .*Leave out clients", **pairs(clients=for_one(lambda data: (data[0][:0], data[1][:0])))
+)
+CASES.refuse("an empty test pair", "test: .*at least one", **pairs(test=(TEST[0][:0], TEST[1][:0])))
+CASES.refuse("no clients", "data.clients must be at least 1, got 0", **pairs(clients=[]))
+CASES.refuse("a generator of clients", "clients must be a list", **pairs(clients=(data for data in PAIRS)))
+CASES.refuse("a dict of clients", "clients must be a list", **pairs(clients=dict(enumerate(PAIRS))))
+CASES.refuse("a tensor for clients", "clients must be a list", **pairs(clients=TEST[0]))
+CASES.refuse(
+    "a collate function that fails",
+    "'broken_collate' cannot make a batch of 2 examples: KeyError: 'label'. Correct it",
+    **given([listed(data) for data in PAIRS], collate=broken_collate),
+)
+CASES.drop(
+    "a collate function that fails for one",
+    "'bad_collate' cannot make a batch of 12 examples: KeyError: 'label'",
+    **given([listed(data) for data in PAIRS], collate=bad_collate),
+)
+CASES.refuse(
+    "examples of different lengths",
+    "equal size.*Pass collate, a function that makes a batch of a list of examples",
+    **given([[torch.ones(length) for length in range(1, 5)] for _ in PAIRS]),
+)
+CASES.refuse("objects", "Thing.*Pass collate", **given([[Thing()] * 4 for _ in PAIRS]))
+CASES.refuse(
+    "a column of texts", "client 0 has a column of str.*Turn texts", **given([{"x": np.array(["a", "b"])} for _ in PAIRS])
+)
+CASES.refuse("a column of objects", "a column of object", **given([np.array([{}, {}], dtype=object) for _ in PAIRS]))
+CASES.refuse("columns of different lengths", "all have as many rows", **given([(x, y[:5]) for x, y in PAIRS]))
+LIES = "says that it has 20 examples, but example 12 cannot be read: IndexError.*Correct __len__"
+CASES.refuse("lengths that lie", LIES, **given([Claims(data, 20) for data in PAIRS]))
+CASES.drop("a length that lies", LIES, **given(for_one(lambda data: Claims(data, 20))))
+CASES.drop("a pair's length that lies", "index 12 is out of bounds", **pairs(clients=for_one(lambda data: Claims(data, 20))))
+for length in (-1, 2.5, RuntimeError("not known yet")):
+    said = "client 0 .*length.*Give it a __len__ that returns the number of examples"
+    CASES.refuse(f"a length of {length!r}", said, **given([Claims(data, length) for data in PAIRS]))
+    CASES.refuse(f"a pair's length of {length!r}", said, **pairs(clients=[Claims(data, length) for data in PAIRS]))
+
+# Types ----------------------------------------------------------------------------------------------------------------
+
+TYPES = r"Batches hold .*{}.* Layers take float32 \(x.float\(\)\); an embedding and classes take int64"
+for dtype in (torch.float64, torch.int64, torch.uint8, torch.float16, torch.bool):
+    CASES.refuse(f"inputs of {dtype} in a batch", TYPES.format(str(dtype)[6:]), **given([(x.to(dtype), y) for x, y in PAIRS]))
+CASES.refuse("classes as floats in a batch", TYPES.format("float32"), **given([(x, y.float()) for x, y in PAIRS]))
+CASES.refuse(
+    "classes as floats",
+    "client 0: classes must be integers, got torch.float32",
+    **pairs(clients=[(x, y + 0.5) for x, y in PAIRS]),
+)
+CASES.refuse(
+    "inputs of different types", "client 2: x has rows of torch.float64.*client 0 has torch.float32.*Bring all clients to",
+    **pairs(clients=for_one(lambda data: (data[0].double(), data[1]))),
+)  # fmt: skip
+CASES.refuse(
+    "complex inputs",
+    "client 0: .*complex64.*real",
+    **pairs(clients=[(x + 0j, y) for x, y in PAIRS], test=(TEST[0] + 0j, TEST[1])),
+)
+CASES.refuse("classes beyond the outputs", "has 6 classes. Give the model's last layer 6 outputs", **pairs(clients=MARKED))
+CASES.refuse(
+    "negative classes",
+    "must be from 0 to .* got -3",
+    **pairs(clients=for_one(lambda data: (data[0], data[1] - 3))),
+)
+CASES.drop("a class beyond the outputs in a batch", "Target 5 is out of bounds", **given(MARKED))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_wrong_is_explained(name, caplog):
+    check(CASES[name], caplog)
+
+
+# What looks odd, and works ---------
+
+
+def test_loaders_with_workers_or_functions_without_a_name_are_read_as_they_are():
+    """Nothing is pickled or copied, except by torch's own workers."""
+    clients = [loader(PAIRS[0], num_workers=1), loader(PAIRS[1], collate_fn=lambda examples: default_collate(examples))]
+    run = sketchfed.run({"algorithm": {"rounds": 1}}, **given(clients))
+    assert run.metrics[0]["participants"] == 2
+
+
+def test_a_batch_may_be_an_object_whose_size_nobody_knows():
+    class Batch:
+        def __init__(self, examples) -> None:
+            self.x, self.y = default_collate(examples)
+
+    def batch_loss(model, batch):
+        return functional.cross_entropy(model(batch.x), batch.y)
+
+    clients = [DataLoader(listed(data), 5, collate_fn=Batch) for data in PAIRS]
+    run = sketchfed.run(
+        {"algorithm": {"rounds": 1}}, model=net(), clients=clients, test=DataLoader(listed(TEST), 20, collate_fn=Batch),
+        batch_loss=batch_loss,
+    )  # fmt: skip
+    torch.testing.assert_close(run.loss, functional.cross_entropy(run.module(TEST[0]), TEST[1]).item())

@@ -25,14 +25,14 @@ def each_gradient(module: nn.Module, objective: Objective, weights: Tensor, exam
     layout = Layout.of(module)
     if isinstance(examples, Examples):
         if not examples.size:
-            return torch.zeros(0, layout.dim)
+            return weights.new_zeros(0, layout.dim)
 
         def loss_of(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return loss_at(module, objective, layout, flat, Examples(x[None], y[None]))
 
         each = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))
         return each(weights, examples.x, examples.y).detach()  # type: ignore[no-any-return]
-    rows = torch.zeros(examples.size, layout.dim)
+    rows = weights.new_zeros(examples.size, layout.dim)
     for places, batches in _alike(examples):
         rows[places] = _together(module, objective, layout, weights, batches)
     return rows

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -12,6 +13,7 @@ from sketchfed.errors import InputError
 from sketchfed.parts import Registry
 from sketchfed.training.base import ClientData, Examples, scored
 from sketchfed.training.fit import fitting_loss
+from sketchfed.training.items import placed
 from sketchfed.training.losses import Loss, loss_named
 from sketchfed.vectors import Layout
 
@@ -81,6 +83,28 @@ class OfOutputs(Objective):
             raise InputError(
                 f"the loss returned a tensor of shape {tuple(found.shape)}, and a loss is one number. Return its mean."
             )
+        return found
+
+
+@dataclass(frozen=True)
+class OnDevice(Objective):
+    """An objective of a model on a device. Batches are moved there, one at a time."""
+
+    objective: Any
+    device: torch.device
+
+    def __call__(self, module: nn.Module, examples: Any) -> Tensor:
+        found: Tensor = self.objective(module, placed(examples, self.device))
+        return found
+
+    def score(self, module: nn.Module, examples: Any) -> tuple[float, int]:
+        """The sum of losses, and how many answers are right."""
+        found: tuple[float, int] = self.objective.score(module, placed(examples, self.device))
+        return found
+
+    def tried(self, module: nn.Module, examples: Any) -> Tensor:
+        """The same, for a first batch. Raise `InputError` unless it can be minimised."""
+        found: Tensor = self.objective.tried(module, placed(examples, self.device))
         return found
 
 

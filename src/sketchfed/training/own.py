@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.data.generators import drawing_from
+from sketchfed.devices import CPU, seeded
 from sketchfed.errors import InputError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.parts import Registry
@@ -37,6 +39,9 @@ class ClientContext:
     """A generator with a seed of its own for each client and round."""
     settings: Mapping[str, Any]
     """The options in [training]."""
+    device: torch.device = CPU
+    """The device that holds the model, `engine.device`. The data is on the CPU. `generator` is too, so that it draws the same
+    numbers wherever the model is: draw there, and move what was drawn."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What this client keeps between rounds, by name: tensors, numbers, texts, and lists and dicts of these, such as
     `optimizer.state_dict()`. It never leaves the client. It is lost if the server could not use the client's update."""
@@ -61,11 +66,13 @@ class OwnLoop:
 
     sequential = True
 
-    def __init__(self, module: nn.Module, function: Train, settings: Mapping[str, Any], *, name: str) -> None:
+    def __init__(
+        self, module: nn.Module, function: Train, settings: Mapping[str, Any], *, name: str, device: torch.device = CPU
+    ) -> None:
         self._layout = Layout.of(module)
         self.dim = self._layout.dim
         self._module, self._function, self._settings, self._name = module, function, settings, name
-        self._own = OwnParts(module)
+        self._own, self._device = OwnParts(module), device
         self._warned = False
 
     def check(self, examples: object) -> None:
@@ -74,16 +81,16 @@ class OwnLoop:
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         if turn.pull:
             self._refuse("to add something to the gradient of each local step")
-        module = load(deepcopy(self._module), weights).train()
+        module = load(deepcopy(self._module), weights).to(self._device).train()
         with self._own.trained(module, turn):
             turn.kept.pop(OWN_PARTS, None)  # the module has them
             context = self._context(turn)
-            with drawing_from(turn.seed.child("own loop")), torch.enable_grad():
+            with _drawing(turn, self._device), torch.enable_grad():
                 found = self._function(module, examples, context)
             self._check_returned(found)
             turn.kept = context.kept
         trained = self._trained(module)
-        if torch.equal(trained, weights):
+        if torch.equal(trained, weights.to(trained.device)):
             self._warn_unchanged(turn.client)
         return trained
 
@@ -93,6 +100,7 @@ class OwnLoop:
             client=turn.client,
             generator=_generator(turn.seed),
             settings=dict(self._settings),
+            device=self._device,
             kept=turn.kept,
         )
 
@@ -107,7 +115,7 @@ class OwnLoop:
                     f"after '{self._name}', the parameter '{name}' {found}; it had shape {shape}. Train the parameters of the "
                     "module that is given, and do not replace its layers."
                 )
-        parts = [named[name].detach().to("cpu", torch.float32).reshape(-1) for name in self._layout.names]
+        parts = [named[name].detach().to(self._device, torch.float32).reshape(-1) for name in self._layout.names]
         return torch.cat(parts)
 
     def _check_returned(self, found: object) -> None:
@@ -157,14 +165,27 @@ class OwnLoop:
 
 
 def evaluated(
-    function: Evaluate, module: nn.Module, weights: Tensor, data: Any, *, settings: Mapping[str, Any], turn: Turn, name: str
+    function: Evaluate,
+    module: nn.Module,
+    weights: Tensor,
+    data: Any,
+    *,
+    settings: Mapping[str, Any],
+    turn: Turn,
+    name: str,
+    device: torch.device = CPU,
 ) -> dict[str, float]:
     """The metrics that a function of the user's own returns for a fresh copy of the module with these weights."""
-    model = load(deepcopy(module), weights).eval()
+    model = load(deepcopy(module), weights).to(device).eval()
     context = ClientContext(
-        round=turn.round, client=None, generator=_generator(turn.seed), settings=dict(settings), kept=turn.kept
+        round=turn.round,
+        client=None,
+        generator=_generator(turn.seed),
+        settings=dict(settings),
+        device=device,
+        kept=turn.kept,
     )
-    with drawing_from(turn.seed.child("own loop")), torch.no_grad():
+    with _drawing(turn, device), torch.no_grad():
         return checked_metrics(function(model, data, context), name)
 
 
@@ -188,6 +209,14 @@ def checked_metrics(found: object, name: str) -> dict[str, float]:
         if not math.isfinite(metrics[key]) and key != "loss":
             raise InputError(f"'{name}' returned {key} = {metrics[key]}. Leave out a metric that has no value.")
     return metrics
+
+
+@contextmanager
+def _drawing(turn: Turn, device: torch.device) -> Iterator[None]:
+    """Within the block, torch, numpy and Python draw from the turn's seed, also on the device."""
+    seed = turn.seed.child("own loop")
+    with drawing_from(seed), seeded(device, int(seed.child("device").words(1)[0])):
+        yield
 
 
 def _generator(seed: PublicSeed) -> torch.Generator:

@@ -19,27 +19,28 @@ _ORDER = ("cuda", "mps")
 """What "auto" looks for, before it takes the CPU."""
 
 
-def check_name(name: str) -> None:
+def check_name(name: object, setting: str = "engine.device") -> None:
     """Raise `InputError` unless a name says a device, whether or not this machine has it."""
-    kinds = (*_KNOWN, _own_backend())
-    if name != "auto" and (not (named := re.fullmatch(r"([a-z]+)(:\d{1,3})?", name)) or named[1] not in kinds):
-        raise InputError(f"engine.device must be 'auto', 'cpu', 'cuda', 'cuda:1' or 'mps', got {name!r}.")
+    named = re.fullmatch(r"([a-z]+)(:\d{1,3})?", name) if isinstance(name, str) else None
+    if named is None or (named[1] not in (*_KNOWN, _own_backend()) and name != "auto"):
+        raise InputError(f"{setting} must be 'auto', 'cpu', 'cuda', 'cuda:1' or 'mps', got {name!r}.")
 
 
-def device_named(name: str) -> torch.device:
+def device_named(name: str, setting: str = "engine.device") -> torch.device:
     """The device of this machine with a name. "auto" is a GPU if there is one. Raise `InputError` if it is not there."""
-    check_name(name)
-    if name == "auto":
-        return torch.device(next((kind for kind in _ORDER if _count(kind)), "cpu"))
-    device = torch.device(name)
-    if (device.index or 0) >= _count(device.type):
+    check_name(name, setting)
+    kind, _, number = name.partition(":")
+    if kind == "auto":
+        kind = next((each for each in _ORDER if _count(each)), "cpu")
+    index = int(number or 0)
+    if index >= _count(kind):
         there = [f"{kind}:{index}" for kind in (*_ORDER, _own_backend()) for index in range(_count(kind))]
         what = f"besides the CPU, it finds {', '.join(there)}" if there else "it finds only the CPU"
         raise InputError(
-            f"engine.device = '{name}' is not there. This is torch {torch.__version__}, and {what}. Choose one of these, or "
+            f"{setting} = '{name}' is not there. This is torch {torch.__version__}, and {what}. Choose one of these, or "
             "'auto'. A GPU needs its driver, and a build of torch for it."
         )
-    return device
+    return CPU if kind == "cpu" else torch.device(kind, index)  # with its number, as tensors name it
 
 
 def moved(value: Any, device: torch.device) -> Any:
@@ -86,8 +87,7 @@ def _generator(device: torch.device) -> torch.Generator:
     if device.type == "mps":
         return torch.mps._get_default_mps_generator()
     torch.cuda.init()  # type: ignore[no-untyped-call]
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return torch.cuda.default_generators[index]
+    return torch.cuda.default_generators[device.index]
 
 
 def _count(kind: str) -> int:

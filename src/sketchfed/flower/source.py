@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
@@ -14,6 +15,7 @@ from sketchfed.algorithms import Replica
 from sketchfed.algorithms.forms import seen
 from sketchfed.config import load_config
 from sketchfed.data import from_clients
+from sketchfed.devices import device_named
 from sketchfed.errors import InputError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.parts import resolve_function
@@ -95,7 +97,7 @@ class NodeSource(WorkSource):
         self.settings = settings
 
     def hello(self, offer: bytes) -> Hello:
-        tables = json.loads(offer)
+        tables, _ = json.loads(offer), self._device
         if self._loader:
             load_config({key: table for key, table in tables.items() if key != "data"})  # refuses parts that are missing here
             own = {"train", "batch_loss"} & tables.get("training", {}).keys()
@@ -115,11 +117,11 @@ class NodeSource(WorkSource):
     def work(self, agreement: Agreement, client: int) -> Work:
         config = agreement.config
         module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
-        chosen = config.training
+        chosen, device = config.training, self._device
         trainer: Trainer = (
-            make_trainer(module, loss_of(config, agreement.task), chosen.recipe(config.algorithm.rounds))
+            make_trainer(module, loss_of(config, agreement.task), chosen.recipe(config.algorithm.rounds), device)
             if chosen.train is None
-            else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train)
+            else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train, device=device)
         )
         participant = config.participant(total(trainer, agreement), agreement.sizes, module)
         start = None
@@ -166,6 +168,11 @@ class NodeSource(WorkSource):
     @property
     def names_data(self) -> bool:
         return not self._loader
+
+    @property
+    def _device(self) -> torch.device:
+        """Where this node trains and encodes. Its owner says it, never the server."""
+        return device_named(self.settings.get("device", "cpu"), "the node's setting device")
 
     @property
     def _loader(self) -> str:

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.workload import KEYS
 from sketchfed.seeds import PublicSeed
@@ -26,6 +28,7 @@ class Evaluation:
     module: nn.Module
     data: Any
     settings: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device = CPU
 
     def __post_init__(self) -> None:
         if self.data is None:
@@ -43,7 +46,8 @@ class Evaluation:
     def measured(self, weights: Tensor, index: int, seed: PublicSeed | None = None) -> dict[str, float]:
         """The metrics after `index` rounds."""
         turn = Turn(seed=(seed or PublicSeed(0)).child("evaluation", index), round=index)
-        return evaluated(self.function, self.module, weights, self.data, settings=self.settings, turn=turn, name=self.name)
+        called: dict[str, Any] = {"settings": self.settings, "turn": turn, "name": self.name, "device": self.device}
+        return evaluated(self.function, self.module, weights, self.data, **called)
 
     def expected(self, found: Mapping[str, float], others: tuple[str, ...]) -> dict[str, float]:
         """The metrics besides loss and accuracy. Raise `InputError` unless they have these names."""

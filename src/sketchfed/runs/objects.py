@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from sketchfed.config import GIVEN, Config, DataSettings
+from sketchfed.devices import device_named
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.own_loop import LoopWorkload, loop_of, test_of
@@ -22,7 +23,7 @@ FUNCTIONS = ("train", "evaluate", "batch_loss", "collate")
 def problem_of(config: Config) -> FederatedProblem:
     """The problem that a configuration names."""
     chosen = config.training
-    workload = named_workload(config)
+    workload = replace(named_workload(config), device=device_named(config.engine.device))
     if chosen.train is not None:
         return loop_of(config, workload)
     if chosen.collate is not None:
@@ -33,7 +34,11 @@ def problem_of(config: Config) -> FederatedProblem:
     if chosen.evaluate is None:
         return workload
     evaluation = Evaluation(
-        function=LOOPS[chosen.evaluate], name=chosen.evaluate, module=workload.module, data=test_of(workload)
+        function=LOOPS[chosen.evaluate],
+        name=chosen.evaluate,
+        module=workload.module,
+        data=test_of(workload),
+        device=workload.device,
     )
     return replace(workload, evaluation=evaluation)
 
@@ -70,10 +75,11 @@ class Objects:
         if self.model is None or self.clients is None:
             raise InputError("a run needs a model and the data of its clients. Pass model and clients.")
         recipe, model = config.training.recipe(config.algorithm.rounds), config.model.shared(self.model)
+        device = device_named(config.engine.device)
         evaluation = None
         if self.train is None and self.evaluate is not None:
             name = _named(self.evaluate)
-            evaluation = Evaluation(function=self.evaluate, name=name, module=model, data=self.test)
+            evaluation = Evaluation(function=self.evaluate, name=name, module=model, data=self.test, device=device)
         if self.batch_loss is not None:
             return LossWorkload(
                 module=model,
@@ -83,9 +89,10 @@ class Objects:
                 collate=self.collate,
                 evaluation=evaluation,
                 recipe=recipe,
+                device=device,
             )
         if self.train is None:
-            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe}
+            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe, "device": device}
             made = from_objects(model, self.clients, self.test, self.loss, self.task, self.metric, **built_in)
             return replace(made, evaluation=evaluation)
         return LoopWorkload(
@@ -97,6 +104,7 @@ class Objects:
             settings=config.training.options,
             train_name=_named(self.train),
             evaluate_name=_named(self.evaluate),
+            device=device,
         )
 
     def _check(self, config: Config) -> None:

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
 from sketchfed.data import DataSet
+from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.fingerprints import fingerprint
@@ -32,6 +34,7 @@ class LossWorkload:
     collate: Collate | None = None
     evaluation: Evaluation | None = None
     recipe: Recipe = field(default_factory=Recipe)
+    device: torch.device = CPU
 
     looks_inside = False
     shared_start = False
@@ -69,7 +72,7 @@ class LossWorkload:
 
     def trainer(self) -> Trainer:
         """Check that model, loss and data fit each other, and return the trainer."""
-        trainer = make_trainer(self.module, OfBatch(self.batch_loss), self.recipe)
+        trainer = make_trainer(self.module, OfBatch(self.batch_loss), self.recipe, self.device)
         failures: list[InputError] = []
         for client in range(min(_TRIED, len(self.clients))):
             try:

@@ -14,6 +14,7 @@ from sketchfed.algorithms import Algorithm
 from sketchfed.config import Config
 from sketchfed.data import DataSet
 from sketchfed.data.reading import FIRST
+from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.fingerprints import tensors_digest
 from sketchfed.runs.problem import ProblemScorer
@@ -67,6 +68,8 @@ class Workload:
     """How local steps are taken."""
     evaluation: "Evaluation | None" = None
     """A function of the user's own that measures more on the held-out data."""
+    device: torch.device = CPU
+    """Where clients train and encode, and where the model is scored."""
 
     @classmethod
     def from_config(cls, config: Config) -> "Workload":
@@ -124,7 +127,7 @@ class Workload:
 
     def trainer(self) -> Trainer:
         """Check that the model, the loss and the data fit each other, and return the trainer."""
-        trainer = make_trainer(self.module, self.loss, self.recipe)
+        trainer = make_trainer(self.module, self.loss, self.recipe, self.device)
         examples = self._check(trainer)
         _ = self.keys
         if self.loss == "cross_entropy":
@@ -343,6 +346,7 @@ def from_objects(
     *,
     redraw: bool | None = None,
     recipe: Recipe | None = None,
+    device: torch.device = CPU,
 ) -> Workload:
     """Make a workload from a module, a loss and data. Each client has one pair of tensors or one torch Dataset.
 
@@ -357,4 +361,5 @@ def from_objects(
         shared_start=False,
         metrics=metrics_for(task, metric),
         recipe=recipe or Recipe(),
+        device=device,
     )

@@ -23,6 +23,7 @@ from sketchfed.algorithms import (
 from sketchfed.algorithms.beside import extended
 from sketchfed.algorithms.chosen import ChosenPart
 from sketchfed.data import DATA_SETS, PARTITIONS
+from sketchfed.devices import check_name
 from sketchfed.errors import FaultyPartError, InputError, UnknownNameError
 from sketchfed.models import MODELS
 from sketchfed.nn.sharing import shared
@@ -196,6 +197,9 @@ class EngineSettings:
     `package.module:Host` names your own."""
     workers: int = 0
     """The number of threads. 0 uses one thread per core. Results do not depend on it."""
+    device: str = "cpu"
+    """[Where training, encoding and decoding run](training.md#devices): `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, which is a
+    GPU if there is one. For flower, each node says it for itself."""
     evaluate_every: int = 1
     """The model is scored every `evaluate_every` rounds, and after the last round."""
     checkpoint_seconds: float = 2.0
@@ -234,6 +238,7 @@ class EngineSettings:
             raise InputError(
                 f"engine.deadline and engine.wait are numbers of seconds above 0, got {self.deadline} and {self.wait}."
             )
+        check_name(self.device)
         if not self.checkpoint_seconds >= 0:
             raise InputError(f"engine.checkpoint_seconds must not be negative, got {self.checkpoint_seconds}.")
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:

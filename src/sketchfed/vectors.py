@@ -130,13 +130,14 @@ def adopt(module: nn.Module, flat: Tensor) -> None:
         _put_buffer(module, name, views[name])
 
 
-def hollow(module: nn.Module) -> nn.Module:
-    """A copy of a module whose trainable parameters take no memory. `adopt` gives them weights.
+def hollow(module: nn.Module, device: torch.device | None = None) -> nn.Module:
+    """A copy of a module, perhaps on another device, whose trainable parameters take no memory. `adopt` gives them weights.
 
     Their shapes are right, and all their numbers are zero. Until they are adopted, nothing may write to them.
     """
     plain = [parameter for parameter in trainable(module).values() if type(parameter) is nn.Parameter]
-    return deepcopy(module, {id(parameter): nn.Parameter(_nothing(parameter)) for parameter in plain})
+    copied = deepcopy(module, {id(parameter): nn.Parameter(_nothing(parameter, device)) for parameter in plain})
+    return copied if device is None else copied.to(device)
 
 
 def emptied(module: nn.Module) -> None:
@@ -153,6 +154,6 @@ def _put_buffer(module: nn.Module, name: str, buffer: Tensor) -> None:
     setattr(module.get_submodule(owner), leaf, buffer)
 
 
-def _nothing(tensor: Tensor) -> Tensor:
+def _nothing(tensor: Tensor, device: torch.device | None = None) -> Tensor:
     """One zero, seen as a tensor of the same shape."""
-    return tensor.detach().new_zeros(()).expand(tensor.shape)
+    return torch.zeros((), dtype=tensor.dtype, device=device or tensor.device).expand(tensor.shape)

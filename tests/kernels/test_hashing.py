@@ -17,15 +17,13 @@ def exact_code(buckets, signs, i: int, *, origin: int, size: int) -> int:
 
 
 @pytest.mark.parametrize(("first", "size"), [(0, 1), (0, 7), (12_345, 1000), (2**31 - 500, 2**31 - 1)])
-def test_codes_equal_the_definition_in_numba_and_torch(first, size):
+def test_codes_equal_the_definition(first, size):
     buckets, signs = hashing.coefficients(SEED.child("b"), degree=1), hashing.coefficients(SEED.child("s"), degree=3)
     origin = 0 if size > 2**30 else 5
     expected = [exact_code(buckets, signs, i, origin=origin, size=size) for i in range(first, first + 300)]
     codes = np.empty(300, np.uint32)
     hashing.hash_codes(buckets, signs, first, origin, size, codes)
     assert codes.tolist() == expected
-    columns = torch.arange(first, first + 300)
-    assert hashing.hash_codes_twin(buckets, signs, columns, origin=origin, size=size).tolist() == expected
 
 
 def test_coefficients_are_uniform_below_the_prime():

@@ -82,9 +82,11 @@ class WeighedTrainer(_Extended):
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         start = self._model(weights)
-        change = self._trainer.train(start, examples, work, turn).sub_(start)
+        trained = self._trainer.train(start, examples, work, turn)
+        start = start.to(trained.device)
         weight = min(self._sizes[turn.client], self._most) / self._most
-        return torch.cat([change.mul_(weight).add_(start), torch.tensor([self._segments.scale * weight])])
+        moved = trained.sub_(start).mul_(weight).add_(start)
+        return torch.cat([moved, moved.new_tensor([self._segments.scale * weight])])
 
 
 class _Corrected(_Extended):
@@ -139,7 +141,7 @@ class ControlledTrainer(_Corrected):
         common, own = weights[first:last], self._kept(turn, CONTROL, segments.control)
         pull = functional.pad(common - own, (0, segments.buffers))
         turn.pull = Pull(turn.pull.proximal, pull)
-        trained = self._trainer.train(start, examples, work, turn)
+        trained = self._trainer.train(start, examples, work, turn).cpu()  # where both of its encodings have the same bits
         out = weights.clone()
         if torch.equal(trained, start):  # nothing was learnt, or training failed and counts as zero
             return out

@@ -101,7 +101,8 @@ class FedAvg(Algorithm):
         if code is not None and code.additive:
             return code.packet(change.through(code)), None
         expected = None if context.replica is None else context.replica.prediction
-        new = change.values if expected is None else change.values - expected
+        plain = expected is None and not self.error_feedback
+        new = change.unmoved if plain else change.values if expected is None else change.values - expected
         client = self._place(context) if codec.shares_dice else context.client
         if not self.error_feedback:
             return codec.bare(codec.encode(new, context.shared, client)), None

@@ -83,7 +83,7 @@ class FetchSgd(Algorithm):
     def code(self, dim: int, context: RoundContext) -> LinearCode:
         columns = self._columns(dim)
         tables = _Tables(_tables(dim, columns, self.rows, context.seed))
-        return LinearCode(kind="table", shape=(self.rows, columns), map=tables)
+        return LinearCode(kind="table", shape=(self.rows, columns), map=tables, anywhere=True)
 
     def check(self, packet: Packet, dim: int, context: RoundContext) -> float:
         table = tensor_named(expect_kind(packet, "table"), "values", shape=(self.rows, self._columns(dim)))

@@ -90,7 +90,7 @@ class Iterative(Algorithm):
         if self.form == "unbiased" and code.additive:
             return code.packet(change.through(code)), None
         if self.form == "unbiased":
-            return codec.bare(codec.encode(change.values, shared, context.client)), None
+            return codec.bare(codec.encode(change.unmoved, shared, context.client)), None
         wanted = change.values if memory is None else change.values + memory
         packet = codec.bare(codec.encode(wanted, shared, context.client))
         return packet, wanted - self.desketched(codec.read(packet, shared), shared, change.dim)

@@ -98,9 +98,14 @@ class Change:
 
     @property
     def values(self) -> Tensor:
-        """The change itself, `(dim,)`."""
+        """The change itself, `(dim,)`, on the CPU."""
+        return self.unmoved.cpu()
+
+    @property
+    def unmoved(self) -> Tensor:
+        """The change on the device that computed it. Codecs take it from there."""
         return self._values
 
     def through(self, code: LinearCode) -> Tensor:
-        """The encoded change, `(code.size,)`."""
+        """The encoded change, `(code.size,)`, perhaps on that device."""
         return code.apply(self._values)

@@ -30,6 +30,9 @@ def run(
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a setting, e.g. algorithm.rounds=20.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with runs that were interrupted, bit for bit.")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="Where training, encoding and decoding run: auto, cpu, cuda, cuda:1 or mps.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the folders of runs go.")] = Path("runs"),
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write what TensorBoard reads, too.")] = False,
 ) -> None:
@@ -57,7 +60,7 @@ def run(
     from sketchfed.config import load_config
     from sketchfed.runs.folder import CONFIG, free_path, numbered
 
-    changes = settings or []
+    changes = [*(settings or []), *([] if device is None or resume else [f"engine.device={device}"])]
     if resume:
         folders = _to_resume(configs or [], writable(out), changes)
         plans = [(folder, None if (folder / CONFIG).exists() else config) for folder, config in folders]
@@ -75,12 +78,15 @@ def run(
         group = next(path for path in numbered(writable(out), "digits") if not path.exists())
         plans = [(group / name, load_config({"name": name, **table}, changes)) for name, table in tables.items()]
         report = group / "report.html"
-    run_all(plans, report, tensorboard=tensorboard)
+    run_all(plans, report, tensorboard=tensorboard, device=device)
 
 
-def run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tensorboard: bool) -> None:
+def run_all(
+    plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tensorboard: bool, device: str | None = None
+) -> None:
     """Run or resume each plan with a progress bar, then print the table and write the report.
 
+    Runs that are resumed continue on `device`, or on that of their configuration.
     If a run diverges, the others still run. It is reported at the end.
     """
     from rich.console import Console
@@ -98,7 +104,7 @@ def run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tens
     with Bars(console, [folder for folder, _ in plans]) as bars:
         for folder, config in plans:
             try:
-                bars.finish(folder, _one(folder, config, bars, tensorboard=tensorboard))
+                bars.finish(folder, _one(folder, config, bars, tensorboard=tensorboard, device=device))
             except DivergedError as error:
                 diverged[folder] = error
     records = [read(folder) for folder, _ in plans if folder not in diverged]
@@ -111,14 +117,14 @@ def run_all(plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tens
         raise DivergedError(f"{folder.name}: {reason}")
 
 
-def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool) -> "Run":
+def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool, device: str | None) -> "Run":
     from sketchfed.runs.folder import RunFolder
     from sketchfed.runs.loop import prepare, reopen
 
     chosen = RunFolder.config(folder) if config is None else config
     if chosen.engine.name == "flower":
         bars.wait(folder, f"waiting for {chosen.data.clients or 'the'} nodes at {chosen.engine.address}")
-    loop = reopen(folder) if config is None else prepare(config, folder=folder)
+    loop = reopen(folder, device=device) if config is None else prepare(config, folder=folder)
     bars.begin(folder, loop)
     watch = bars.watcher(folder)
     if not tensorboard:

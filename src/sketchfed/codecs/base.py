@@ -45,6 +45,9 @@ class Codec(ABC):
     spreads: ClassVar[bool] = False
     """Whether every coordinate contributes to some number that is sent. Then NaN and infinity show up in the packet."""
 
+    anywhere: ClassVar[bool] = False
+    """Whether `_encode` takes vectors on any device. If not, they are moved to the CPU."""
+
     def __post_init__(self) -> None:
         for name in ("dim", "size", "clients"):
             value = getattr(self, name, None)
@@ -69,13 +72,14 @@ class Codec(ABC):
         return None
 
     def encode(self, x: Tensor, seed: PublicSeed, client: int = 0) -> Packet:
-        """Encode one client's vector `(dim,)` as a packet."""
+        """Encode one client's vector `(dim,)` as a packet. The vector may be on any device; the packet is on the CPU."""
         if tuple(x.shape) != (self.dim,):
             raise InputError(f"the codec was made for vectors of {self.dim:,} numbers, got shape {tuple(x.shape)}.")
-        x = x.detach()
+        x = x.detach() if self.anywhere else x.detach().cpu()
         if not self.spreads and not all_finite(x.contiguous()):
             raise InputError("the vector holds NaN or infinity. Find where training diverged; a smaller step may help.")
         arrays, scalars = self._encode(x, seed, client)
+        arrays = {name: array.cpu() if isinstance(array, Tensor) else array for name, array in arrays.items()}
         return Packet(kind=self.name, arrays=arrays, seed=seed, scalars={"client": client, "dim": self.dim, **scalars})
 
     def decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None = None) -> Tensor:

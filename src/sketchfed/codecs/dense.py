@@ -29,6 +29,7 @@ class Dense(Codec):
     precision: str = "float32"
 
     name = "dense"
+    anywhere = True
     summary = "all coordinates"
     source = "—"
     unbiased = True

@@ -79,6 +79,11 @@ class JoinedCodec(Codec):
         return all(part.spreads for part in self.parts)
 
     @property
+    def anywhere(self) -> bool:  # type: ignore[override]
+        """Each part moves what it cannot take where it is."""
+        return True
+
+    @property
     def shrinkage(self) -> float:
         """That of the part that loses most."""
         return min(part.shrinkage for part in self.parts)
@@ -104,6 +109,7 @@ class JoinedCodec(Codec):
             shared=shared,
             exact=exact,
             orthonormal=all(code.map is None or code.orthonormal for code in known),
+            anywhere=all(code.map is None or code.anywhere for code in known),
             reader=None if shared and exact else lambda packet: self._numbers(packet, known, seed),
         )
 

@@ -63,6 +63,8 @@ class LinearCode:
     """Reads the numbers of a packet. If absent, they are the float32 array `values` of this shape."""
     offset: Tensor | None = None
     """Subtracted from the numbers of every vector, `(size,)`, because the receivers know it already."""
+    anywhere: bool = False
+    """Whether the map takes vectors on any device. If not, they are moved to the CPU."""
     padding: int = 0
     """The number of zeros after the numbers. With them, clipping, noise and masks have one size in all rounds. They are never
     sent."""
@@ -88,7 +90,7 @@ class LinearCode:
     def adjoint(self, values: Tensor) -> Tensor:
         """Estimate vectors from their numbers, without bias: `(..., size)` to `(..., dim)`."""
         values = self._unpadded(values)
-        return values if self.map is None else self.map.adjoint(values)
+        return values if self.map is None else self.map.adjoint(self._taken(values))
 
     def values(self, packet: Packet) -> Tensor:
         """The numbers `(size,)` of a packet."""
@@ -106,13 +108,17 @@ class LinearCode:
 
         Integers for masking keep their padding, because rotation and noise spread over it. It is removed after the sum.
         """
+        values = values.cpu()
         if not values.is_floating_point():
             return Packet(kind=self.kind, arrays={"values": values}, clients=clients)
         return Packet(kind=self.kind, arrays={"values": self._unpadded(values).reshape(self.shape)}, clients=clients)
 
     def mapped(self, rows: Tensor) -> Tensor:
         """Apply only the map, without offset and padding."""
-        return rows if self.map is None else self.map.apply(rows)
+        return rows if self.map is None else self.map.apply(self._taken(rows))
+
+    def _taken(self, vectors: Tensor) -> Tensor:
+        return vectors if self.anywhere else vectors.cpu()
 
     def _padded(self, values: Tensor) -> Tensor:
         return functional.pad(values, (0, self.padding)) if self.padding else values

@@ -34,6 +34,7 @@ class SketchCodec(Codec):
     source = "Song et al. 2023"
     unbiased = True
     spreads = True
+    anywhere = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,9 +45,14 @@ class SketchCodec(Codec):
         """The round's sketch. Rounded coefficients cannot be added, because each packet has its own levels."""
         sketch = self.sketch(seed)
         if self.bits == 32:
-            return LinearCode(kind=self.name, shape=(self.size,), map=sketch)
+            return LinearCode(kind=self.name, shape=(self.size,), map=sketch, anywhere=True)
         return LinearCode(
-            kind=self.name, shape=(self.size,), map=sketch, exact=False, reader=lambda packet: self.read(packet, seed)
+            kind=self.name,
+            shape=(self.size,),
+            map=sketch,
+            exact=False,
+            reader=lambda packet: self.read(packet, seed),
+            anywhere=True,
         )
 
     @property

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
@@ -15,6 +16,7 @@ from sketchfed.algorithms import Replica
 from sketchfed.algorithms.forms import seen
 from sketchfed.config import Config, load_config
 from sketchfed.data import from_clients
+from sketchfed.devices import device_named
 from sketchfed.errors import InputError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.parts import resolve_function
@@ -112,7 +114,7 @@ class NodeSource(WorkSource):
         self.settings = settings
 
     def hello(self, offer: bytes) -> Hello:
-        tables = json.loads(offer)
+        tables, _ = json.loads(offer), self._device
         if self._loader:
             load_config({key: table for key, table in tables.items() if key != "data"})  # refuses parts that are missing here
             own = {"train", "batch_loss"} & tables.get("training", {}).keys()
@@ -132,11 +134,11 @@ class NodeSource(WorkSource):
     def work(self, agreement: Agreement, client: int) -> Work:
         config = agreement.config
         module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
-        chosen = config.training
+        chosen, device = config.training, self._device
         trainer: Trainer = (
-            make_trainer(module, loss_of(config, agreement.task), chosen.recipe(config.algorithm.rounds))
+            make_trainer(module, loss_of(config, agreement.task), chosen.recipe(config.algorithm.rounds), device)
             if chosen.train is None
-            else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train)
+            else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train, device=device)
         )
         participant = config.participant(total(trainer, agreement), agreement.sizes, module)
         start = None
@@ -185,13 +187,18 @@ class NodeSource(WorkSource):
             return Judged(training() if chosen.train is None else None, whole())
 
         if chosen.evaluate_clients:
-            participant = replace(participant, judge=_judge(config, module, agreement.task))
+            participant = replace(participant, judge=_judge(config, module, agreement.task, device))
         own = judged if chosen.evaluate_clients else None
         return Work(participant, training if chosen.train is None else whole, start, own)
 
     @property
     def names_data(self) -> bool:
         return not self._loader
+
+    @property
+    def _device(self) -> torch.device:
+        """Where this node trains and encodes. Its owner says it, never the server."""
+        return device_named(self.settings.get("device", "cpu"), "the node's setting device")
 
     @property
     def _loader(self) -> str:
@@ -212,7 +219,7 @@ class NodeSource(WorkSource):
         return examples_of(dataset, rows)
 
 
-def _judge(config: Config, module: nn.Module, task: str) -> Judge:
+def _judge(config: Config, module: nn.Module, task: str, device: torch.device) -> Judge:
     """What a run measures on its clients."""
     chosen = config.training
     about: dict[str, Any] = {}
@@ -223,7 +230,7 @@ def _judge(config: Config, module: nn.Module, task: str) -> Judge:
     if chosen.evaluate is not None:
         settings = {} if chosen.train is None else chosen.options
         about |= {"evaluate": LOOPS[chosen.evaluate], "name": chosen.evaluate, "settings": settings}
-    return Judge(module=module, **about)
+    return Judge(module=module, device=device, **about)
 
 
 def total(trainer: Trainer, agreement: Agreement) -> Trainer:

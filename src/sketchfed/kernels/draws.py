@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
-from torch import Tensor
 
 from sketchfed.kernels.jit import inlined, kernel
-from sketchfed.kernels.philox import fill, philox, words_twin
+from sketchfed.kernels.philox import fill, philox
 from sketchfed.seeds import Words
 
 _BIN_LOG = 15  # bins of some 2^15 items stay in the second-level cache
@@ -164,22 +162,6 @@ def distinct_codes(stream, first, size, codes):
                         bucket = last
                 sign = signs[i] >> np.uint64(k & 31) & np.uint64(1)
                 codes[k, start + i] = np.uint32(bucket << np.uint64(1) | sign)
-
-
-def distinct_codes_twin(stream: Words, columns: Tensor, *, size: int, nonzeros: int) -> Tensor:
-    """The codes of `distinct_codes` for a tensor of columns (int64), on its device."""
-    blocks = -(-(2 * nonzeros + -(-nonzeros // 32)) // 4)
-    words = torch.cat([words_twin(stream, columns, block) for block in range(blocks)], dim=-1)
-    buckets: list[Tensor] = []
-    for k in range(nonzeros):
-        last = size - nonzeros + k
-        low, high = words[:, 2 * k], words[:, 2 * k + 1]
-        bucket = high * (last + 1) + (low * (last + 1) >> 32) >> 32
-        for earlier in buckets:
-            bucket = torch.where(bucket == earlier, last, bucket)
-        buckets.append(bucket)
-    signs = [words[:, 2 * nonzeros + (k >> 5)] >> (k & 31) & 1 for k in range(nonzeros)]
-    return torch.stack([2 * bucket + sign for bucket, sign in zip(buckets, signs, strict=True)])
 
 
 def subset(stream: Words, *, dim: int, size: int) -> npt.NDArray[np.int32]:

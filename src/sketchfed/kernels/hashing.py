@@ -5,12 +5,8 @@ consecutive integers, so all but the first values come from finite differences: 
 Products are formed in 128 bits; in 64 they would overflow and the independence with them.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sketchfed.kernels.draws import high_product
 from sketchfed.kernels.jit import inlined, kernel
@@ -106,27 +102,3 @@ def hash_codes(buckets, signs, first, origin, size, codes):
             s2[lane] = _step(bend, s3)
     for lane in range(codes.size - whole):
         codes[whole + lane] = _code(h[lane], s0[lane], origin, size)
-
-
-def _multiply_twin(a: Tensor, b: Tensor) -> Tensor:
-    """a·b mod 2^61 − 1 for a below 2^61 and b below 2^32, in int64: 2^61 is 1, so the pieces are shifted around."""
-    high, low = (a >> 32) * b, (a & 0xFFFFFFFF) * b  # high < 2^61; low < 2^64 wraps, but only its bits are used
-    total = (high >> 29) + ((high & (1 << 29) - 1) << 32)  # high·2^32
-    total = total + (low & PRIME) + (low >> 61 & 7)
-    total = (total & PRIME) + (total >> 61)
-    return torch.where(total >= PRIME, total - PRIME, total)
-
-
-def _evaluate_twin(polynomial: Sequence[int], i: Tensor) -> Tensor:
-    value = torch.full_like(i, polynomial[-1])
-    for coefficient in reversed(polynomial[:-1]):
-        value = _multiply_twin(value, i) + coefficient
-        value = torch.where(value >= PRIME, value - PRIME, value)
-    return value
-
-
-def hash_codes_twin(buckets: Coefficients, signs: Coefficients, columns: Tensor, *, origin: int, size: int) -> Tensor:
-    """The codes of `hash_codes` for a tensor of columns (int64), by direct evaluation on its device."""
-    h = _evaluate_twin([int(c) for c in buckets], columns)
-    bucket = (h >> 32) * size + ((h & 0xFFFFFFFF) * size >> 32) >> 29
-    return (bucket + origin) * 2 + (_evaluate_twin([int(c) for c in signs], columns) & 1)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sketchfed.kernels.jit import inlined, kernel
 from sketchfed.kernels.philox import philox, words_twin
+from sketchfed.kernels.roots import square_root
 from sketchfed.seeds import Words
 
 _LOG = np.array(
@@ -86,6 +87,11 @@ def _horner(polynomial: "np.ndarray[tuple[int], np.dtype[np.float32]]", x: Tenso
     return value
 
 
+def _root(x: Tensor) -> Tensor:
+    """The correctly rounded root, which torch's own in float32 is not. Some devices have no float64."""
+    return x.double().sqrt().float() if x.device.type in ("cpu", "cuda") else square_root(x)
+
+
 def normals_twin(stream: Words, *, rows: Tensor, columns: int) -> Tensor:
     """The normals of these rows (int64), `(rows, columns)` in float32, on the tensor's device: the same bits as `fill`."""
     blocks = torch.arange(-(-columns // 4), device=rows.device).expand(len(rows), -1)
@@ -94,7 +100,7 @@ def normals_twin(stream: Words, *, rows: Tensor, columns: int) -> Tensor:
     exponent = (bits - _ROOT_HALF) >> 23
     s = (bits - (exponent << 23)).view(torch.float32) - 1
     log = _horner(_LOG, s) * s + (exponent - 32).to(torch.float32) * float(_LN2)
-    radius = (-2 * log).clamp(min=0).double().sqrt().float()  # torch's own float32 root is not correctly rounded
+    radius = _root((-2 * log).clamp(min=0))
     angle = words[..., 1::2]
     quarter = (angle + (1 << 29)) >> 30
     t = (angle - (quarter << 30)).to(torch.float32) * 2.0**-30

@@ -77,8 +77,9 @@ def scatter_twin(x: Tensor, codes: Tensor, out: Tensor) -> None:
 
 def gather_twin(y: Tensor, codes: Tensor) -> Tensor:
     """`gather` for int64 codes, on any device."""
-    columns = y.new_zeros(y.shape[0], codes.shape[1])
+    columns: Tensor | None = None
     for row in codes:
         values = y[:, row >> 1]
-        columns += torch.where((row & 1).bool(), -values, values)
-    return columns
+        signed = torch.where((row & 1).bool(), -values, values)
+        columns = signed if columns is None else columns + signed  # nothing is added to zero, so that −0 stays what it is
+    return y.new_zeros(y.shape[0], codes.shape[1]) if columns is None else columns

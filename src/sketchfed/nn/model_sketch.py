@@ -79,7 +79,7 @@ class ModelSketch:
     def gram(self, y: Tensor) -> Tensor:
         """RRᵀy: how what clients see moves when the weights move by Rᵀy."""
         if self.loads is not None:
-            return self.loads * y
+            return self._loads_on(y.device) * y
         pieces = [
             self.sketches[name].apply(self.sketches[name].adjoint(part)) if name in self.sketches else part
             for name, part in self.seen.views(y).items()
@@ -96,6 +96,16 @@ class ModelSketch:
             if name in self.sketches:
                 part.copy_(self.sketches[name].loads.expand_as(part))
         return loads
+
+    def _loads_on(self, device: torch.device) -> Tensor:
+        """The loads on a device, moved once."""
+        if device not in self._moved_loads:
+            self._moved_loads[device] = torch.empty(0) if self.loads is None else self.loads.to(device)
+        return self._moved_loads[device]
+
+    @cached_property
+    def _moved_loads(self) -> dict[torch.device, Tensor]:
+        return {}
 
     def fixed(self) -> dict[str, Tensor]:
         """The values of what is withheld."""

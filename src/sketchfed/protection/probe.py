@@ -40,7 +40,7 @@ def norms(
     if not protection.noise_before_code:
         code, rate = protection.code(context), algorithm.work.rate
         gradients = [code.of_gradients(rows, rate) for rows in gradients]
-    return "privacy.clip", budget.settings.clip, torch.cat([rows.norm(dim=1) for rows in gradients])
+    return "privacy.clip", budget.settings.clip, torch.cat([rows.norm(dim=1).cpu() for rows in gradients])
 
 
 def _warmed(protection: Protection, trainer: Trainer, replica: Replica, data: list[Examples], seed: PublicSeed) -> Replica:
@@ -60,7 +60,7 @@ def _changes(protection: Protection, trainer: Trainer, replica: Replica, data: l
         for client, each in enumerate(data)
     ]
     changes = [work.trained(protection.algorithm.work) for work in works]
-    return torch.stack([change.through(protection.code(context)).norm() for change in changes])
+    return torch.stack([change.through(protection.code(context)).norm().cpu() for change in changes])
 
 
 def advice(setting: str, clip: float, measured: Tensor) -> str | None:

@@ -114,7 +114,7 @@ class _Encoded(Change):
         return self._work.trainer.dim
 
     @property
-    def values(self) -> Tensor:
+    def unmoved(self) -> Tensor:
         raise NotLinearError(
             f"algorithm '{self._unit.algorithm.name}'",
             "it asks for whole changes, but privacy at example level clips each example after encoding.",

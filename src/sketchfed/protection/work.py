@@ -44,4 +44,4 @@ class ClientWork:
         if turn.kept is not self.kept:  # an update that counts as zero leaves it as it was
             self.kept.clear()
             self.kept.update(turn.kept)
-        return Change(trained.sub_(self.replica.weights))
+        return Change(trained.sub_(self.replica.weights.to(trained.device)))

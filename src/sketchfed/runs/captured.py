@@ -42,7 +42,7 @@ def training_sample(workload: Workload, seed: PublicSeed) -> list[Examples]:
 
 def descent(trainer: Trainer, weights: Tensor, examples: Examples, seed: PublicSeed) -> Tensor:
     """The negative gradient of the summed losses of the examples, `(dim,)`, up to a constant factor."""
-    return (trainer.train(weights, examples, _STEP, Turn(seed)) - weights).mul_(examples.size)
+    return (trainer.train(weights, examples, _STEP, Turn(seed)).cpu() - weights).mul_(examples.size)
 
 
 def captured_share(code: LinearCode, parts: Sequence[Tensor]) -> float | None:

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.workload import KEYS
 from sketchfed.seeds import PublicSeed
@@ -29,6 +31,7 @@ class Evaluation:
     on_clients: bool = False
     """Whether the function is called on clients, too."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device = CPU
 
     def __post_init__(self) -> None:
         check_tested(self.data, on_clients=self.on_clients)
@@ -47,7 +50,8 @@ class Evaluation:
         if self.data is None:
             return {}
         turn = Turn(seed=(seed or PublicSeed(0)).child("evaluation", index), round=index)
-        return evaluated(self.function, self.module, weights, self.data, settings=self.settings, turn=turn, name=self.name)
+        called: dict[str, Any] = {"settings": self.settings, "turn": turn, "name": self.name, "device": self.device}
+        return evaluated(self.function, self.module, weights, self.data, **called)
 
     def expected(self, found: Mapping[str, float | None], others: tuple[str, ...]) -> dict[str, float | None]:
         """The metrics besides loss and accuracy. Raise `InputError` unless they have these names."""

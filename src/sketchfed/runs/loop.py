@@ -100,12 +100,13 @@ def run(
     return _begun(_given(chosen, objects, on_exchange), folder).finish(on_round)
 
 
-def resume(folder: Path | str, *, on_round: OnRound | None = None, **given: Any) -> Run:
+def resume(folder: Path | str, *, device: str | None = None, on_round: OnRound | None = None, **given: Any) -> Run:
     """Continue a run from its last checkpoint. The result is bitwise equal to that of an uninterrupted run.
 
-    If the model or the data were Python objects, pass `model`, `clients`, `test` and what else `run` was given again.
+    With another `device` than `engine.device` of the run, it continues there, with the bits of that device from then on. If the
+    model or the data were Python objects, pass `model`, `clients`, `test` and what else `run` was given again.
     """
-    return reopen(folder, **given).finish(on_round)
+    return reopen(folder, device=device, **given).finish(on_round)
 
 
 def prepare(
@@ -116,10 +117,14 @@ def prepare(
     return _begun(Loop(config, problem_of(config), on_exchange, folder=path, host=host), path)
 
 
-def reopen(folder: Path | str, *, host: MakeHost | None = None, **given: Any) -> "Loop":
-    """Prepare a run to continue after its last checkpoint. `host` has the same meaning as in `prepare`."""
+def reopen(folder: Path | str, *, host: MakeHost | None = None, device: str | None = None, **given: Any) -> "Loop":
+    """Prepare a run to continue after its last checkpoint. `host` has the same meaning as in `prepare`, and `device` as in
+    `resume`.
+    """
     path = Path(folder)
     config = RunFolder.config(path)
+    if device is not None:
+        config = replace(config, engine=replace(config.engine, device=device))
     if GIVEN not in (config.model.name, config.data.name):
         if given:
             raise InputError(f"the run in {path} names its model and data, so it takes no {', '.join(given)}. Leave them out.")

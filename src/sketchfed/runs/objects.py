@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sketchfed.config import GIVEN, Config, DataSettings
 from sketchfed.data import DataSet, from_clients
+from sketchfed.devices import device_named
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.own_loop import LoopWorkload, loop_of, test_of
@@ -25,7 +26,7 @@ FUNCTIONS = ("train", "evaluate", "batch_loss", "collate")
 def problem_of(config: Config) -> FederatedProblem:
     """The problem that a configuration names."""
     chosen = config.training
-    workload = named_workload(config)
+    workload = replace(named_workload(config), device=device_named(config.engine.device))
     if chosen.train is not None:
         return loop_of(config, workload)
     if chosen.collate is not None:
@@ -36,7 +37,11 @@ def problem_of(config: Config) -> FederatedProblem:
     if chosen.evaluate is None:
         return workload
     evaluation = Evaluation(
-        function=LOOPS[chosen.evaluate], name=chosen.evaluate, module=workload.module, data=test_of(workload)
+        function=LOOPS[chosen.evaluate],
+        name=chosen.evaluate,
+        module=workload.module,
+        data=test_of(workload),
+        device=workload.device,
     )
     return replace(workload, evaluation=evaluation)
 
@@ -74,10 +79,11 @@ class Objects:
         if self.model is None or self.clients is None:
             raise InputError("a run needs a model and the data of its clients. Pass model and clients.")
         recipe, model = config.training.recipe(config.algorithm.rounds), config.model.shared(self.model)
-        on_clients, evaluation = config.training.evaluate_clients, None
+        device, on_clients = device_named(config.engine.device), config.training.evaluate_clients
+        evaluation = None
         if self.train is None and self.evaluate is not None:
-            about = {"name": called_name(self.evaluate, "evaluate"), "module": model, "data": self.test}
-            evaluation = Evaluation(function=self.evaluate, on_clients=on_clients, **about)
+            about: dict[str, Any] = {"name": called_name(self.evaluate, "evaluate"), "module": model, "data": self.test}
+            evaluation = Evaluation(function=self.evaluate, on_clients=on_clients, device=device, **about)
         if self.batch_loss is not None:
             return LossWorkload(
                 module=model,
@@ -88,9 +94,10 @@ class Objects:
                 evaluation=evaluation,
                 recipe=recipe,
                 client_test=self.client_test,
+                device=device,
             )
         if self.train is None:
-            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe}
+            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe, "device": device}
             made = from_objects(model, self.clients, self.test, self.loss, self.task, self.metric, **built_in)
             tests = None if self.client_test is None else _own_tests(self.client_test, made.dataset)
             return replace(made, evaluation=evaluation, own_tests=tests, own_objects=self.client_test or self.clients)
@@ -105,6 +112,7 @@ class Objects:
             settings=config.training.options,
             train_name=called_name(self.train, "train"),
             evaluate_name=called_name(self.evaluate, "evaluate"),
+            device=device,
         )
 
     def _check_kinds(self) -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
 from sketchfed.data import DataSet
+from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import check_tested
 from sketchfed.runs.fingerprints import fingerprint
@@ -50,6 +51,8 @@ class LoopWorkload:
     settings: Mapping[str, Any] = field(default_factory=dict)
     train_name: str = "train"
     evaluate_name: str = "evaluate"
+    device: torch.device = CPU
+    """The device that holds the module in both functions."""
     named: Workload | None = None
     """The workload of a named data set, from which the data comes. None if the data was passed as objects."""
     client_test: Sequence[Any] | None = None
@@ -118,7 +121,7 @@ class LoopWorkload:
     def trainer(self) -> OwnLoop:
         """Return the trainer. The function for evaluation is tried on the first weights."""
         _ = self.keys
-        return OwnLoop(self.module, self.train, self.settings, name=self.train_name)
+        return OwnLoop(self.module, self.train, self.settings, name=self.train_name, device=self.device)
 
     def check(self, config: Config) -> None:
         """Refuse settings of the built-in loop, and privacy that needs more than whole updates."""
@@ -152,7 +155,8 @@ class LoopWorkload:
 
     def judge(self) -> Judge:
         """What is measured on clients."""
-        return Judge(module=self.module, evaluate=self.evaluate, name=self.evaluate_name, settings=self.settings)
+        called: dict[str, Any] = {"settings": self.settings, "name": self.evaluate_name, "device": self.device}
+        return Judge(module=self.module, evaluate=self.evaluate, **called)
 
     def scorer(self, trainer: OwnLoop, seed: PublicSeed, *, workers: int) -> "LoopScorer":
         return LoopScorer(self, seed)
@@ -169,9 +173,8 @@ class LoopWorkload:
         if self.evaluate is None or self.test is None:
             return {}
         turn = Turn(seed=(seed or PublicSeed(0)).child("evaluation", index), round=index)
-        return evaluated(
-            self.evaluate, self.module, weights, self.test, settings=self.settings, turn=turn, name=self.evaluate_name
-        )
+        called: dict[str, Any] = {"settings": self.settings, "turn": turn, "name": self.evaluate_name, "device": self.device}
+        return evaluated(self.evaluate, self.module, weights, self.test, **called)
 
 
 class LoopScorer:
@@ -219,6 +222,7 @@ def loop_of(config: Config, workload: Workload) -> LoopWorkload:
         settings=chosen.options,
         train_name=chosen.train,
         evaluate_name=chosen.evaluate or "",
+        device=workload.device,
         named=workload,
     )
 

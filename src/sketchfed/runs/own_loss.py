@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
 from sketchfed.data import DataSet
+from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.fingerprints import fingerprint
@@ -45,6 +47,7 @@ class LossWorkload:
     recipe: Recipe = field(default_factory=Recipe)
     client_test: Sequence[Any] | None = None
     """The data on which each client is evaluated. By default, what it trains on."""
+    device: torch.device = CPU
 
     looks_inside = False
     shared_start = False
@@ -83,7 +86,7 @@ class LossWorkload:
 
     def trainer(self) -> Trainer:
         """Check that model, loss and data fit each other, and return the trainer."""
-        trainer = make_trainer(self.module, OfBatch(self.batch_loss), self.recipe)
+        trainer = make_trainer(self.module, OfBatch(self.batch_loss), self.recipe, self.device)
         failures: list[InputError] = []
         for client in range(min(_TRIED, len(self.clients))):
             try:
@@ -113,7 +116,7 @@ class LossWorkload:
         """What is measured on clients."""
         own = None if self.evaluation is None else self.evaluation.function
         name = "evaluate" if self.evaluation is None else self.evaluation.name
-        return Judge(module=self.module, loss=OfBatch(self.batch_loss), evaluate=own, name=name)
+        return Judge(module=self.module, loss=OfBatch(self.batch_loss), evaluate=own, name=name, device=self.device)
 
     def scorer(self, trainer: Trainer, seed: PublicSeed, *, workers: int) -> "LossScorer":
         return LossScorer(self, trainer, seed)

@@ -16,6 +16,7 @@ from sketchfed.config import Config
 from sketchfed.data import DataSet
 from sketchfed.data.dataset import held_out_parts
 from sketchfed.data.reading import FIRST
+from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.fingerprints import tensors_digest
 from sketchfed.runs.problem import ProblemScorer
@@ -75,6 +76,8 @@ class Workload:
     """A data set and each client's rows in it, on which the client is evaluated. By default, what it trains on."""
     own_objects: Sequence[Any] | None = None
     """The same as objects, as `evaluate` gets them. By default, torch Datasets of prepared pairs."""
+    device: torch.device = CPU
+    """Where clients train and encode, and where the model is scored."""
 
     @classmethod
     def from_config(cls, config: Config) -> "Workload":
@@ -132,7 +135,7 @@ class Workload:
 
     def trainer(self) -> Trainer:
         """Check that the model, the loss and the data fit each other, and return the trainer."""
-        trainer = make_trainer(self.module, self.loss, self.recipe)
+        trainer = make_trainer(self.module, self.loss, self.recipe, self.device)
         examples = self._check(trainer)
         _ = self.keys
         if self.loss == "cross_entropy":
@@ -200,7 +203,7 @@ class Workload:
         about: dict[str, Any] = {"module": self.module, "loss": self.loss, "classes": self._classes, "metrics": self.metrics}
         if own is not None:
             about |= {"evaluate": own.function, "name": own.name, "settings": own.settings}
-        return Judge(**about)
+        return Judge(device=self.device, **about)
 
     @property
     def _classes(self) -> bool:
@@ -385,6 +388,7 @@ def from_objects(
     *,
     redraw: bool | None = None,
     recipe: Recipe | None = None,
+    device: torch.device = CPU,
 ) -> Workload:
     """Make a workload from a module, a loss and data. Each client has one pair of tensors or one torch Dataset.
 
@@ -400,4 +404,5 @@ def from_objects(
         shared_start=False,
         metrics=metrics_for(task, metric),
         recipe=recipe or Recipe(),
+        device=device,
     )

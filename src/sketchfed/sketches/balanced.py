@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from sketchfed.kernels import draws, philox, scatter
@@ -91,7 +90,3 @@ class Balanced(ColumnSketch):
         starts = self.runs[np.searchsorted(self.runs[:, 0], columns, side="right") - 1, 1]
         codes: Words = (2 * starts + self.table[columns]).astype(np.uint32)
         return codes[None]
-
-    def _codes_twin(self, columns: Tensor) -> Tensor:
-        first, count = int(columns[0]), len(columns)
-        return torch.from_numpy(self._codes(first, count).astype(np.int64)).to(columns.device)

@@ -42,6 +42,9 @@ class Sketch(ABC):
     """Whether size may exceed dim."""
     reads_all: ClassVar[bool] = True
     """Whether every coordinate reaches some coefficient, so that what is not finite shows there."""
+    portable: ClassVar[bool] = False
+    """Whether `adjoint` only adds in a fixed order, negates, and multiplies or divides each number once. IEEE 754 says what the
+    bits of these are, so a device can de-sketch what others de-sketch on a CPU (`sketches.portable`)."""
     orthogonal: ClassVar[bool] = False
     """Whether the rows of R are orthogonal for every seed, so that RRᵀ is diagonal: `loads`."""
 

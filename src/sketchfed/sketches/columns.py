@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sketchfed.caches import cached
 from sketchfed.kernels import scatter
 from sketchfed.kernels.jit import on_cpu
 from sketchfed.seeds import Words
@@ -28,13 +29,11 @@ class ColumnSketch(Sketch):
     def _nonzeros(self) -> int:
         return 1
 
+    portable = True
+
     @abstractmethod
     def _codes(self, first: int, count: int) -> Words:
         """The codes of columns first to first + count, computed by numba."""
-
-    @abstractmethod
-    def _codes_twin(self, columns: Tensor) -> Tensor:
-        """The codes of these columns as int64, computed on the tensor's device."""
 
     def _strips(self) -> Iterator[tuple[int, int]]:
         width = max(1, _CODES_AT_ONCE // self._nonzeros)
@@ -46,8 +45,7 @@ class ColumnSketch(Sketch):
             if on_cpu(x):
                 scatter.scatter_rows(x.numpy(), first, self._codes(first, count), out.numpy())
             else:
-                columns = torch.arange(first, first + count, device=x.device)
-                scatter.scatter_twin(x[:, first : first + count], self._codes_twin(columns), out)
+                scatter.scatter_twin(x[:, first : first + count], _codes_on(self, x.device, first, count), out)
         return self._scaled(out)
 
     def _adjoint(self, y: Tensor) -> Tensor:
@@ -56,12 +54,22 @@ class ColumnSketch(Sketch):
             if on_cpu(y):
                 scatter.gather_rows(y.numpy(), self._codes(first, count), out.numpy(), first)
             else:
-                columns = torch.arange(first, first + count, device=y.device)
-                out[:, first : first + count] = scatter.gather_twin(y, self._codes_twin(columns))
+                out[:, first : first + count] = scatter.gather_twin(y, _codes_on(self, y.device, first, count))
         return self._scaled(out)
 
     def _scaled(self, out: Tensor) -> Tensor:
-        return out if self._nonzeros == 1 else out.div_(math.sqrt(self._nonzeros))
+        return out if self._nonzeros == 1 else out.div_(out.new_tensor(math.sqrt(self._nonzeros)))  # a plain number is inverted
 
     def _empty_codes(self, count: int) -> Words:
         return np.empty((self._nonzeros, count), np.uint32)
+
+
+def _codes_on(sketch: ColumnSketch, device: torch.device, first: int, count: int) -> Tensor:
+    """The codes of columns first to first + count as int64, on a device."""
+    return _all_codes(sketch, device)[:, first : first + count].long() & 0xFFFFFFFF
+
+
+@cached(maxsize=2)
+def _all_codes(sketch: ColumnSketch, device: torch.device) -> Tensor:
+    """The codes of all columns, drawn on the CPU and moved once. torch takes their highest bits for signs."""
+    return torch.from_numpy(sketch._codes(0, sketch.dim).view(np.int32)).to(device)

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from torch import Tensor
-
 from sketchfed.kernels import hashing
 from sketchfed.seeds import Words
 from sketchfed.sketches.columns import ColumnSketch
@@ -42,6 +40,3 @@ class Count(ColumnSketch):
         codes = self._empty_codes(count)
         hashing.hash_codes(*self._hashes, first, 0, self.size, codes[0])
         return codes
-
-    def _codes_twin(self, columns: Tensor) -> Tensor:
-        return hashing.hash_codes_twin(*self._hashes, columns, origin=0, size=self.size)[None]

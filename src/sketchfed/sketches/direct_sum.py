@@ -89,6 +89,10 @@ class DirectSum(Sketch):
         return self.family.reads_all
 
     @property
+    def portable(self) -> bool:  # type: ignore[override]
+        return all(part is None or part.portable for part in self.parts)
+
+    @property
     def alpha(self) -> float:
         return max(0.0 if part is None else part.alpha for part in self.parts)
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sketchfed.caches import cached
 from sketchfed.kernels import draws, philox
 from sketchfed.sketches.base import Sketch
 
@@ -27,6 +28,7 @@ class Sampling(Sketch):
     source = "Song et al. 2023, Def. D.8"
     cost = "size look-ups"
     alpha_formula = "dim²/size"
+    portable = True
     orthogonal = True
     wide = False
     reads_all = False
@@ -49,10 +51,16 @@ class Sampling(Sketch):
         return 1 - 2 * torch.from_numpy(philox.bits(words, self.size).astype(np.float32))
 
     def _weights(self, like: Tensor) -> Tensor:
-        return self._signs.to(like) * math.sqrt(self.dim / self.size)
+        return _moved(self, like.device)[1].to(like.dtype) * math.sqrt(self.dim / self.size)
 
     def _apply(self, x: Tensor) -> Tensor:
-        return self._weights(x) * x[:, self._rows.to(x.device)]
+        return self._weights(x) * x[:, _moved(self, x.device)[0]]
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return y.new_zeros(y.shape[0], self.dim).index_copy(1, self._rows.to(y.device), self._weights(y) * y)
+        return y.new_zeros(y.shape[0], self.dim).index_copy(1, _moved(self, y.device)[0], self._weights(y) * y)
+
+
+@cached(maxsize=2)
+def _moved(sketch: Sampling, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The rows and their signs, drawn on the CPU and moved once."""
+    return sketch._rows.to(device), sketch._signs.to(device)

@@ -4,9 +4,6 @@ import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
-from torch import Tensor
-
 from sketchfed.errors import InputError
 from sketchfed.kernels import draws, hashing
 from sketchfed.seeds import Words
@@ -60,9 +57,6 @@ class Sparse(_Embedding):
         draws.distinct_codes(self.seed.stream, first, self.size, codes)
         return codes
 
-    def _codes_twin(self, columns: Tensor) -> Tensor:
-        return draws.distinct_codes_twin(self.seed.stream, columns, size=self.size, nonzeros=self._nonzeros)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SparseBlocks(_Embedding):
@@ -103,11 +97,3 @@ class SparseBlocks(_Embedding):
         for (start, end), hashes, row in zip(self._blocks, self._hashes, codes, strict=True):
             hashing.hash_codes(*hashes, first, start, end - start, row)
         return codes
-
-    def _codes_twin(self, columns: Tensor) -> Tensor:
-        return torch.stack(
-            [
-                hashing.hash_codes_twin(*hashes, columns, origin=start, size=end - start)
-                for (start, end), hashes in zip(self._blocks, self._hashes, strict=True)
-            ]
-        )

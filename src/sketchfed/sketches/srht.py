@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sketchfed.caches import cached
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.kernels import draws, fwht, philox
 from sketchfed.kernels.cosine import cosine, cosine_transposed
@@ -88,6 +89,11 @@ class Srht(Sketch):
         return length if self.transform == "cosine" else 1 << (length - 1).bit_length()
 
     @property
+    def portable(self) -> bool:  # type: ignore[override]
+        """The fast cosine transform is another one on each device."""
+        return self.transform == "hadamard"
+
+    @property
     def alpha(self) -> float:
         return max(2 * part.length / part.rows for part in self._parts)
 
@@ -119,7 +125,7 @@ class Srht(Sketch):
 
     def _scale(self, part: _Part) -> float:
         """√(n/rows), and 1/√n more for the transform whose entries are ±1."""
-        return math.sqrt((part.width if self.transform == "cosine" else 1) / part.rows)
+        return math.sqrt(part.width / part.rows) if self.transform == "cosine" else 1 / math.sqrt(part.rows)  # as in the kernel
 
     def _apply(self, x: Tensor) -> Tensor:
         out = x.new_empty(x.shape[0], self.size)
@@ -176,6 +182,17 @@ class Srht(Sketch):
 
     def _each_part(self, like: Tensor) -> Iterator[tuple[_Part, Tensor, Tensor]]:
         """Every part with its signs and its rows as tensors beside `like`."""
-        for part, words in zip(self._parts, self._words, strict=True):
-            signs = 1 - 2 * torch.from_numpy(philox.bits(words, part.length)).to(like)
-            yield part, signs, torch.from_numpy(self._rows[part.first : part.last]).long().to(like.device)
+        for part, (signs, rows) in zip(self._parts, _moved(self, like.device), strict=True):
+            yield part, signs.to(like.dtype), rows.long()
+
+
+@cached(maxsize=2)
+def _moved(sketch: Srht, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """The signs and the rows of each part, drawn on the CPU and moved once, in 8 and 32 bits."""
+    return [
+        (
+            torch.from_numpy(1 - 2 * philox.bits(words, part.length).astype(np.int8)).to(device),
+            torch.from_numpy(sketch._rows[part.first : part.last]).to(device),
+        )
+        for part, words in zip(sketch._parts, sketch._words, strict=True)
+    ]

@@ -11,6 +11,7 @@ import torch
 
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.algorithms.forms import seen
+from sketchfed.devices import CPU
 from sketchfed.rounds.server import Server
 from sketchfed.runs import Run
 from sketchfed.testing.algorithm_cases import PROTECTIONS, AlgorithmSuite, refusal, started
@@ -18,7 +19,11 @@ from sketchfed.testing.algorithm_faults import ABSENT, ROUNDS, SPOILT, FaultyRun
 from sketchfed.testing.algorithm_views import check_views
 from sketchfed.testing.federation import Apart, Tap, advanced, weights_of
 from sketchfed.testing.spoiled import SPOILED
+from sketchfed.testing.suite import other_device
 from sketchfed.wire import pack, unpack
+
+ON_DEVICES = ("noise in local steps", "noise on what examples send", "secure sums")
+"""The protections that are tried on another device, besides none."""
 
 
 class AlgorithmRounds(AlgorithmSuite):
@@ -66,6 +71,18 @@ class AlgorithmRounds(AlgorithmSuite):
         """Another number for each protection of an algorithm, and for each algorithm under a protection."""
         beside = list(self.cases().values()) if hasattr(self, self.attribute) else [algorithm]
         return list(PROTECTIONS).index(protection) + beside.index(algorithm)
+
+    def test_clients_may_train_and_encode_on_another_device(self, algorithm: Algorithm) -> None:
+        """Clients that train and encode on another device than the CPU mix no devices. After two rounds, all weights are as on
+        the CPU, up to rounding.
+
+        The device is pretended (`sketchfed.testing.devices`).
+        """
+        device = other_device()
+        tried = [protection for protection in ON_DEVICES if refusal(algorithm, PROTECTIONS[protection]) is None]
+        for protected in (None, *map(PROTECTIONS.__getitem__, tried)):
+            here, there = (weights_of(advanced(started(algorithm, protected, device=each), 2)) for each in (CPU, device))
+            assert torch.allclose(here, there, atol=1e-4), f"they differ by {float((here - there).abs().max()):.2g}"
 
     def test_clients_that_come_back_hold_what_the_server_holds(self, algorithm: Algorithm) -> None:
         """A client that missed rounds comes back to the same replica, bit for bit, as one that never missed any."""

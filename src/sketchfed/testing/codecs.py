@@ -17,7 +17,7 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.testing.codec_packets import CodecPackets
 from sketchfed.testing.codec_vectors import SEED, TRIALS, CodecSuite, encoded, summed, vectors
 from sketchfed.testing.odds import mean_interval, staged_interval, trials_for
-from sketchfed.testing.suite import only
+from sketchfed.testing.suite import only, other_device
 from sketchfed.wire import pack
 
 SCALE = 0.1
@@ -88,6 +88,24 @@ class CodecMeans(CodecSuite):
         decoded = codec.decode([codec.encode(x, SEED)], SEED)
         for other in (x.double(), torch.stack([x, x], dim=1)[:, 0]):
             assert torch.allclose(codec.decode([codec.encode(other, SEED)], SEED), decoded, atol=1e-4)
+
+    def test_a_vector_may_be_on_another_device(self, codec: Codec) -> None:
+        """`encode` takes vectors on any device and mixes none. What decodes differs by rounding only.
+
+        The device is pretended (`sketchfed.testing.devices`).
+        """
+        device, x = other_device(), vectors(codec)
+        for client, row in enumerate(x):
+            there, here = codec.encode(row.to(device), SEED, client), codec.encode(row, SEED, client)
+            places = {array.device.type for array in there.arrays.values() if isinstance(array, Tensor)}
+            assert places <= {"cpu"}, f"a packet has tensors on {places}, and packets are on the CPU"
+            found, wanted = codec.decode([there], SEED), codec.decode([here], SEED)
+            assert torch.allclose(found, wanted, atol=1e-4 * float(wanted.abs().max()))
+        code = codec.linear(SEED)
+        if code is not None:
+            values = code.apply(x.to(device)).cpu()
+            assert torch.allclose(values, code.apply(x), atol=1e-4)
+            assert torch.allclose(code.adjoint(values.to(device)).cpu(), code.adjoint(values), atol=1e-4)
 
     def test_zeros_arrive_as_zeros(self, codec: Codec) -> None:
         """Zeros decode to zeros."""

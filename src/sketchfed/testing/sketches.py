@@ -15,9 +15,8 @@ from sketchfed.errors import InputError
 from sketchfed.kernels.jit import forced_twins
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch, dense
-from sketchfed.sketches.columns import ColumnSketch
 from sketchfed.testing.odds import mean_interval
-from sketchfed.testing.suite import Check, Suite
+from sketchfed.testing.suite import Check, Suite, other_device
 
 Family = Callable[..., Sketch]
 """Makes a sketch from `dim`, `size` and `seed`: a class, or a `partial` of one with options."""
@@ -143,9 +142,28 @@ class SketchConformance(Suite):
         _check_close(twin, dense(sketch, dtype=dtype), "the twin's matrix", atol=1e-6 if dtype == torch.float32 else 1e-13)
         slack = tolerance(dtype) * math.sqrt(dim)
         _check_close(twin_sketch, sketch.apply(x), "apply of the twin", rtol=1e-4, atol=slack)
-        if isinstance(sketch, ColumnSketch):
-            codes = torch.from_numpy(sketch._codes(0, dim).astype(np.int64))
-            assert torch.equal(codes, sketch._codes_twin(torch.arange(dim))), "_codes and _codes_twin differ"
+
+    @every_dtype
+    def test_another_device_gives_the_same_numbers(self, family: Family, dtype: torch.dtype) -> None:
+        """On another device than the CPU, `apply` and `adjoint` mix no devices and give the same numbers, also in backward
+        passes. If the sketch is `portable`, `adjoint` gives the same bits.
+
+        The device is pretended (`sketchfed.testing.devices`).
+        """
+        device, sketch = other_device(), made(family)
+        x, y = normal(3, 100, dtype=dtype), normal(3, 48, dtype=dtype, seed=2)
+        y[0, :20], y[1, :20], y[2, :20] = -0.0, 0.0, 1e-41  # zeros have signs, and some devices take small numbers for zero
+        slack = 1e-3 * tolerance(dtype) * 100
+        for name, of, vectors in (("apply", sketch.apply, x), ("adjoint", sketch.adjoint, y)):
+            there = vectors.to(device).requires_grad_()
+            found = of(there)
+            assert found.device == device, f"{name} of a vector on {device} is on {found.device}"
+            _check_close(found.detach().cpu(), of(vectors), f"{name} on another device", rtol=1e-4, atol=slack)
+            found.square().sum().backward()  # type: ignore[no-untyped-call]
+            assert there.grad is not None, f"{name} on another device has no derivative"
+            assert there.grad.device == device, f"the derivative of {name} on {device} is on {there.grad.device}"
+        same = _bits(found.detach().cpu()).equal(_bits(sketch.adjoint(y)))
+        assert same or not sketch.portable, "adjoint is said to be portable, but on another device its bits differ"
 
     def test_float32_and_float64_are_the_same_operator(self, family: Family) -> None:
         """float32 and float64 use the same matrix, up to rounding."""
@@ -288,6 +306,10 @@ class SketchConformance(Suite):
             sketch.adjoint(torch.ones(100))
         with pytest.raises(InputError, match="1 values that are NaN or infinite"):
             sketch.adjoint(torch.cat([torch.ones(47), torch.tensor([torch.nan])]))
+
+
+def _bits(t: Tensor) -> Tensor:
+    return t.contiguous().view(torch.int32)
 
 
 def _check_close(found: Tensor, wanted: Tensor, what: str, *, rtol: float | None = None, atol: float | None = None) -> None:

@@ -5,8 +5,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import pytest
+import torch
 
 from sketchfed.errors import InputError
+from sketchfed.testing.devices import pretended
+
+
+def other_device() -> torch.device:
+    """A device that pretends to be another one than the CPU. The check is skipped if this version of torch cannot pretend."""
+    try:
+        return pretended()
+    except InputError as error:
+        pytest.skip(str(error))
+
 
 Check = TypeVar("Check", bound=Callable[..., None])
 

@@ -1,7 +1,9 @@
 """Local training: what a client computes between receiving weights and sending an update."""
 
+import torch
 from torch import nn
 
+from sketchfed.devices import CPU
 from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LiveExamples, LocalWork, Score, Trainer
 from sketchfed.training.items import Collate, examples_in
@@ -55,12 +57,14 @@ __all__ = [
 ]
 
 
-def make_trainer(module: nn.Module, loss: str | Loss | OfBatch, recipe: Recipe | None = None) -> Trainer:
-    """Return the fastest trainer for a module: hand-written ones for dense layers and for stacks of convolutions, autograd for
-    everything else. `recipe` says how steps are taken; by default they are those of plain SGD.
+def make_trainer(
+    module: nn.Module, loss: str | Loss | OfBatch, recipe: Recipe | None = None, device: torch.device = CPU
+) -> Trainer:
+    """Return the fastest trainer for a module. On the CPU, there are hand-written ones for dense layers and for stacks of
+    convolutions. Autograd trains everything else. `recipe` says how steps are taken; by default they are those of plain SGD.
     """
-    if isinstance(loss, OfBatch):
-        return AutogradTrainer(module, loss, recipe=recipe)
+    if isinstance(loss, OfBatch) or device.type != "cpu":
+        return AutogradTrainer(module, loss if isinstance(loss, OfBatch) else loss_named(loss), recipe=recipe, device=device)
     function = loss_named(loss)
     if loss in ("cross_entropy", "squares") and (recipe is None or recipe.usual):
         if dense_layers(module) is not None:

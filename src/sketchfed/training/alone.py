@@ -27,7 +27,7 @@ def each_gradient(module: nn.Module, objective: Objective, weights: Tensor, exam
     layout = Layout.of(module)
     if isinstance(examples, Examples):
         if not examples.size:
-            return torch.zeros(0, layout.dim)
+            return weights.new_zeros(0, layout.dim)
 
         def loss_of(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return loss_at(module, objective, layout, flat, Examples(x[None], y[None]))
@@ -37,7 +37,7 @@ def each_gradient(module: nn.Module, objective: Objective, weights: Tensor, exam
             return torch.func.vmap(gradient, in_dims=(None, 0, 0))(weights, examples.x, examples.y).detach()  # type: ignore[no-any-return]
         except RuntimeError:  # a layer without a rule for many examples, such as a GRU
             return torch.stack([gradient(weights, x, y).detach() for x, y in zip(examples.x, examples.y, strict=True)])
-    rows = torch.zeros(examples.size, layout.dim)
+    rows = weights.new_zeros(examples.size, layout.dim)
     for places, batches in _alike(examples):
         rows[places] = _together(module, objective, layout, weights, batches)
     return rows

@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sketchfed.devices import CPU, drawn, seeded
 from sketchfed.errors import InputError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.alone import each_gradient
 from sketchfed.training.base import CHUNK, LocalWork, batches, explained
 from sketchfed.training.blind import Latest, client_form
-from sketchfed.training.items import Stream
+from sketchfed.training.items import Stream, placed
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
-from sketchfed.training.objective import OfBatch, objective_of
+from sketchfed.training.objective import OfBatch, OnDevice, objective_of
 from sketchfed.training.own_parts import OwnParts
 from sketchfed.training.recipe import Recipe
 from sketchfed.vectors import Layout, Sharing, adopt, emptied, hollow, sharing, trainable
@@ -36,29 +37,43 @@ class AutogradTrainer:
     that the client sees by −rate·RRᵀΓ.
 
     A `recipe` other than the usual one takes the steps with one of torch's optimisers.
+
+    On another `device` than the CPU, weights and batches are moved there. What `train` and `gradients` return stays there, and
+    everything else is on the CPU. Clients are trained one after the other.
     """
 
     def __init__(
-        self, module: nn.Module, loss: Loss | OfBatch, form: ModelSketch | None = None, recipe: Recipe | None = None
+        self,
+        module: nn.Module,
+        loss: Loss | OfBatch,
+        form: ModelSketch | None = None,
+        recipe: Recipe | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.dim = Layout.of(module).dim
-        self.sequential = False
+        self._device, self._draws = device, False
         self._module, self._form, self._recipe = hollow(module), form, recipe or Recipe()
         self._own, self._plain = OwnParts(module), sharing(module) == Sharing()
-        self._loss, self._objective = loss, objective_of(loss)
+        self._loss = loss
+        self._objective = objective_of(loss) if device.type == "cpu" else OnDevice(objective_of(loss), device)
         self._local = threading.local()
         self._sketched: Latest[AutogradTrainer] = Latest()
+
+    @property
+    def sequential(self) -> bool:
+        """Whether the module draws from torch's generators, or all clients share a GPU."""
+        return self._draws or self._device.type != "cpu"
 
     def check(self, examples: Any) -> None:
         """Try a forward and a backward pass, and detect whether the module draws random numbers or changes buffers."""
         with self._holding(torch.linspace(-0.1, 0.1, self.dim)) as module:
             buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
             module.train()
-            with torch.random.fork_rng(devices=[]):
-                before = torch.get_rng_state()
+            with torch.random.fork_rng(devices=[]), seeded(self._device, 0):
+                before = drawn(self._device)
                 with explained(examples):
                     self._objective.tried(module, examples).backward()
-                self.sequential = not torch.equal(before, torch.get_rng_state())
+                self._draws = not all(map(torch.equal, before, drawn(self._device)))
             changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, buffers[name])]
             for name in changed:  # the next examples are tried on the same module
                 module.get_buffer(name).copy_(buffers[name])
@@ -80,13 +95,15 @@ class AutogradTrainer:
             )
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
-        with torch.random.fork_rng(devices=[], enabled=self.sequential):
-            if self.sequential:
-                torch.manual_seed(int(turn.seed.child("torch").words(1)[0]))
+        number = int(turn.seed.child("torch").words(1)[0])
+        with torch.random.fork_rng(devices=[], enabled=self._draws), seeded(self._device, number):
+            if self._draws:
+                torch.default_generator.manual_seed(number)
             return self._trained(weights, examples, work, turn)
 
     def _trained(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
-        trained, seed = weights.clone(), turn.seed
+        trained, seed = weights.to(self._device, copy=True), turn.seed
+        turn.pull = turn.pull.to(self._device)
         with self._holding(trained) as module, self._own.trained(module, turn):
             module.train()
             if not (self._recipe.usual and (self._plain or not (work.momentum or work.decay or turn.pull))):
@@ -148,20 +165,21 @@ class AutogradTrainer:
         return self._sketched.get(form, lambda: self._made(form))
 
     def _made(self, form: ModelSketch) -> "AutogradTrainer":
-        trainer = AutogradTrainer(client_form(self._module, form), self._loss, form, self._recipe)
-        trainer.sequential = self.sequential
+        trainer = AutogradTrainer(client_form(self._module, form), self._loss, form, self._recipe, self._device)
+        trainer._draws = self._draws
         return trainer
 
     def gradients(self, weights: Tensor, examples: Any, out: Tensor | None = None) -> Tensor:
         """Uses `torch.func`. The module must treat each example separately and must not draw random numbers."""
-        if self.sequential:
+        if self._draws:
             raise InputError(
                 "the model draws random numbers (dropout?), so the gradient of an example depends on more than the example. "
                 "Remove such layers for privacy at example level, or protect whole clients: privacy.unit = 'client'."
             )
         module = self._copy().train()
         try:
-            return each_gradient(module, self._objective, weights, examples)
+            there = placed(examples, self._device)
+            return each_gradient(module, objective_of(self._loss), weights.to(self._device), there)
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"this model gives no gradient for a single example: {error}. Privacy at example level needs such gradients, "
@@ -169,17 +187,17 @@ class AutogradTrainer:
             ) from error
 
     def clipped_sum(self, weights: Tensor, examples: Any, clip: float) -> Tensor:
-        total = torch.zeros(self.dim)
+        total = torch.zeros(self.dim, device=self._device)
         for start in range(0, examples.size, CHUNK):
             rows = self.gradients(weights, examples.part(start, start + CHUNK))
             scales = (clip / rows.norm(dim=1).clamp(min=1e-30)).clamp(max=1.0)
             total.addmv_(rows.t(), scales)
-        return total
+        return total.cpu()
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         # A copy, because some layers write to their weights (an embedding with max_norm).
         with self._holding(weights.clone()) as module, torch.no_grad():
-            return module.eval()(x)  # type: ignore[no-any-return]
+            return module.eval()(x.to(self._device)).cpu()  # type: ignore[no-any-return]
 
     def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
         with self._holding(weights.clone()) as module, torch.no_grad():
@@ -190,7 +208,7 @@ class AutogradTrainer:
     def _holding(self, weights: Tensor) -> Iterator[nn.Module]:
         """The thread's own module with these weights. It may write to them, and forgets them at the end."""
         module = self._copy()
-        adopt(module, weights)
+        adopt(module, weights.to(self._device))
         self._own.load(module, {})
         try:
             yield module
@@ -199,5 +217,5 @@ class AutogradTrainer:
 
     def _copy(self) -> nn.Module:
         if not hasattr(self._local, "module"):
-            self._local.module = hollow(self._module)
+            self._local.module = hollow(self._module, self._device)
         return self._local.module  # type: ignore[no-any-return]

@@ -121,17 +121,22 @@ class Trainer(Protocol):
     """Computes training steps, gradients and outputs of a model with flat weights. Trainers are thread-safe."""
 
     dim: int
-    sequential: bool
-    """Whether clients must be trained one after the other, because the model draws from torch's global generator."""
+
+    @property
+    def sequential(self) -> bool:
+        """Whether clients must be trained one after the other: the model draws from torch's global generator, or on a GPU."""
 
     def check(self, examples: Any) -> None:
         """Raise `InputError` unless the model can be trained on examples like these."""
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
-        """Return new weights after the local work. The weights given are not modified; `turn.kept` may be."""
+        """Return new weights after the local work. The weights given are not modified; `turn.kept` may be.
+
+        Weights are given on the CPU. What is returned may be on the device that trains.
+        """
 
     def gradients(self, weights: Tensor, examples: Any, out: Tensor | None = None) -> Tensor:
-        """Return the gradient of each example's own loss, `(n, dim)`.
+        """Return the gradient of each example's own loss, `(n, dim)`, perhaps on the device that trains.
 
         A trainer may write the result into `out`, which must have at least n rows.
         """

@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sketchfed.data.generators import drawing_from
 from sketchfed.data.reading import FIRST
+from sketchfed.devices import moved
 from sketchfed.errors import InputError, SketchfedError
 from sketchfed.seeds import PublicSeed
-from sketchfed.training.base import LocalWork
+from sketchfed.training.base import Examples, LocalWork
 from sketchfed.training.called import called_name
 
 Collate = Callable[[list[Any]], Any]
@@ -174,6 +175,30 @@ class Stream:
             "Its Dataset is empty, or can be iterated only once, as an iterator or a generator. Leave it out if it is empty. "
             "Otherwise let __iter__ begin anew each time."
         )
+
+
+class Placed:
+    """Examples whose batches are moved to a device when they are asked for."""
+
+    def __init__(self, examples: Any, device: torch.device) -> None:
+        self._examples, self._device, self.size = examples, device, examples.size
+
+    def content(self) -> Any:
+        """All examples as one batch."""
+        return moved(self._examples.content(), self._device)
+
+    def part(self, start: int, stop: int) -> "Placed":
+        """Some of the examples, which follow each other."""
+        return Placed(self._examples.part(start, stop), self._device)
+
+
+def placed(examples: Any, device: torch.device) -> Any:
+    """Examples on a device. Those of any kind but tensors are moved batch by batch."""
+    if device.type == "cpu":
+        return examples
+    if isinstance(examples, Examples):
+        return Examples(examples.x.to(device), examples.y.to(device))
+    return Placed(examples, device)
 
 
 class Ready:

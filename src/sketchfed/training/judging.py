@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sketchfed.devices import CPU
 from sketchfed.training.base import Examples
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
 from sketchfed.training.metrics import Metric, measured, metric_key
-from sketchfed.training.objective import OfBatch, objective_of
+from sketchfed.training.objective import OfBatch, OnDevice, objective_of
 from sketchfed.training.own import Evaluate, evaluated
 from sketchfed.training.own_parts import with_own_parts
 
@@ -44,17 +45,19 @@ class Judge:
     evaluate: Evaluate | None = None
     name: str = "evaluate"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device = CPU
 
     def __call__(self, weights: Tensor, data: Judged, turn: Turn) -> dict[str, float | None]:
         """The metrics by name. None for those that are not finite."""
         found = {} if self.loss is None else self._built_in(weights, data.examples, turn)
         if self.evaluate is not None:
-            about: dict[str, Any] = {"settings": self.settings, "turn": turn, "name": self.name}
+            about: dict[str, Any] = {"settings": self.settings, "turn": turn, "name": self.name, "device": self.device}
             found |= evaluated(self.evaluate, self.module, weights, data.content, on_client=True, **about)
         return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
 
     def _built_in(self, weights: Tensor, examples: Any, turn: Turn) -> dict[str, float | None]:
-        module, objective = with_own_parts(self.module, weights, turn.kept), objective_of(self.loss or "")
+        module = with_own_parts(self.module, weights, turn.kept).to(self.device)
+        objective = OnDevice(objective_of(self.loss or ""), self.device)
         total, right, count = 0.0, 0, 0
         outputs: list[Tensor] = []
         targets: list[Tensor] = []
@@ -63,7 +66,7 @@ class Judge:
                 loss, correct = objective.score(module, part)
                 total, right, count = total + loss, right + correct, count + part.size
                 if self.metrics:
-                    outputs.append(module(part.x))
+                    outputs.append(module(part.x.to(self.device)).cpu())
                     targets.append(part.y)
         found: dict[str, float | None] = {"loss": total / count}
         if self.classes:

@@ -16,6 +16,7 @@ from sketchfed.training.base import ClientData, Examples, scored
 from sketchfed.training.broadcasts import refusing_broadcasts
 from sketchfed.training.called import called_name
 from sketchfed.training.fit import fitting_loss
+from sketchfed.training.items import placed
 from sketchfed.training.losses import Loss, loss_named
 from sketchfed.vectors import Layout
 
@@ -106,6 +107,28 @@ def _described(found: object) -> str:
 def _form(content: object) -> tuple[Any, ...]:
     leaves, _ = trees.tree_flatten(content)
     return tuple((leaf.ndim, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves)
+
+
+@dataclass(frozen=True)
+class OnDevice(Objective):
+    """An objective of a model on a device. Batches are moved there, one at a time."""
+
+    objective: Any
+    device: torch.device
+
+    def __call__(self, module: nn.Module, examples: Any) -> Tensor:
+        found: Tensor = self.objective(module, placed(examples, self.device))
+        return found
+
+    def score(self, module: nn.Module, examples: Any) -> tuple[float, int]:
+        """The sum of losses, and how many answers are right."""
+        found: tuple[float, int] = self.objective.score(module, placed(examples, self.device))
+        return found
+
+    def tried(self, module: nn.Module, examples: Any) -> Tensor:
+        """The same, for a first batch. Raise `InputError` unless it can be minimised."""
+        found: Tensor = self.objective.tried(module, placed(examples, self.device))
+        return found
 
 
 def objective_of(loss: str | Loss | Objective) -> Any:

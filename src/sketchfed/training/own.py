@@ -3,7 +3,8 @@
 import logging
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.data.generators import drawing_from
+from sketchfed.devices import CPU, seeded
 from sketchfed.errors import InputError, SketchfedError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.parts import Registry
@@ -38,6 +40,9 @@ class ClientContext:
     """A generator with a seed of its own for each client and round."""
     settings: Mapping[str, Any]
     """The options in [training]."""
+    device: torch.device = CPU
+    """The device that holds the model, `engine.device`. The data is on the CPU. `generator` is too, so that it draws the same
+    numbers wherever the model is: draw there, and move what was drawn."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What this client keeps between rounds, by name: tensors, numbers, texts, and lists and dicts of these, such as
     `optimizer.state_dict()`. It never leaves the client. It is lost if the server could not use the client's update."""
@@ -62,11 +67,13 @@ class OwnLoop:
 
     sequential = True
 
-    def __init__(self, module: nn.Module, function: Train, settings: Mapping[str, Any], *, name: str) -> None:
+    def __init__(
+        self, module: nn.Module, function: Train, settings: Mapping[str, Any], *, name: str, device: torch.device = CPU
+    ) -> None:
         self._layout = Layout.of(module)
         self.dim = self._layout.dim
         self._module, self._function, self._settings, self._name = module, function, settings, name
-        self._own = OwnParts(module)
+        self._own, self._device = OwnParts(module), device
         self._warned = False
 
     def check(self, examples: object) -> None:
@@ -75,16 +82,16 @@ class OwnLoop:
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         if turn.pull:
             self._refuse("to add something to the gradient of each local step")
-        module = load(deepcopy(self._module), weights).train()
+        module = load(deepcopy(self._module), weights).to(self._device).train()
         with self._own.trained(module, turn):
             turn.kept.pop(OWN_PARTS, None)  # the module has them
             context = self._context(turn)
-            with drawing_from(turn.seed.child("own loop")), torch.enable_grad():
+            with _drawing(turn, self._device), torch.enable_grad():
                 found = self._function(module, examples, context)
             self._check_returned(found)
             turn.kept = context.kept
         trained = self._trained(module)
-        if torch.equal(trained, weights):
+        if torch.equal(trained, weights.to(trained.device)):
             self._warn_unchanged(turn.client)
         return trained
 
@@ -94,6 +101,7 @@ class OwnLoop:
             client=turn.client,
             generator=_generator(turn.seed),
             settings=dict(self._settings),
+            device=self._device,
             kept=turn.kept,
         )
 
@@ -110,7 +118,7 @@ class OwnLoop:
                     f"after '{self._name}', the parameter '{name}' {found}; it had shape {shape}. Train the parameters of the "
                     "module that is given, and do not replace, wrap or remove its layers."
                 )
-        parts = [named[name].detach().to("cpu", torch.float32).reshape(-1) for name in self._layout.names]
+        parts = [named[name].detach().to(self._device, torch.float32).reshape(-1) for name in self._layout.names]
         return torch.cat(parts)
 
     def _check_returned(self, found: object) -> None:
@@ -173,6 +181,7 @@ def evaluated(
     settings: Mapping[str, Any],
     turn: Turn,
     name: str,
+    device: torch.device = CPU,
     on_client: bool = False,
 ) -> dict[str, float | None]:
     """The metrics that a function of the user's own returns for a fresh copy of the module with these weights.
@@ -180,15 +189,17 @@ def evaluated(
     On a client, the copy also has the client's own parts, and metrics are what the function returned. Otherwise a metric that
     has no value is None. The loss stays what it is, because one that is not finite ends training.
     """
-    model = with_own_parts(module, weights, turn.kept) if on_client else load(deepcopy(module), weights).eval()
+    own = with_own_parts(module, weights, turn.kept) if on_client else load(deepcopy(module), weights).eval()
+    model = own.to(device)
     context = ClientContext(
         round=turn.round,
         client=turn.client if on_client else None,
         generator=_generator(turn.seed),
         settings=dict(settings),
+        device=device,
         kept={name: value for name, value in turn.kept.items() if name != OWN_PARTS},
     )
-    with drawing_from(turn.seed.child("own loop")), torch.no_grad():
+    with _drawing(turn, device), torch.no_grad():
         try:
             found = function(model, data, context)
         except SketchfedError:
@@ -227,6 +238,14 @@ def checked_metrics(found: object, name: str) -> dict[str, float]:
             shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else reprlib.repr(value)
             raise InputError(f"'{name}' returned {key} = {shown}, which is not one number. Return a float.") from error
     return metrics
+
+
+@contextmanager
+def _drawing(turn: Turn, device: torch.device) -> Iterator[None]:
+    """Within the block, torch, numpy and Python draw from the turn's seed, also on the device."""
+    seed = turn.seed.child("own loop")
+    with drawing_from(seed), seeded(device, int(seed.child("device").words(1)[0])):
+        yield
 
 
 def _generator(seed: PublicSeed) -> torch.Generator:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sketchfed.errors import InputError
@@ -38,6 +39,10 @@ class Pull:
             gradient.add_(weights - start, alpha=self.proximal)
         if self.linear is not None:
             gradient.add_(self.linear.view_as(gradient))
+
+    def to(self, device: torch.device) -> "Pull":
+        """The same pull for gradients on a device."""
+        return self if self.linear is None else Pull(self.proximal, self.linear.to(device))
 
     def of_each(self, layout: Layout) -> list["Pull"]:
         """The pull on each parameter of a module, in the order of its layout."""

@@ -44,7 +44,7 @@ class TotalTrainer:
             )
             turn.kept = kept
             return weights.clone()
-        if _small((trained - weights)[None]).all():
+        if _small((trained - weights.to(trained.device))[None]).all():
             return trained
         _warn("this client's update")
         turn.kept = kept

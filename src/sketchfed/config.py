@@ -208,7 +208,7 @@ class EngineSettings:
     target_accuracy: float | None = None
     """The run stops after the first round whose accuracy reaches this value."""
     record: bool = False
-    """Whether every request and reply is kept in the run's folder (wire.bin), for `sketchfed audit`."""
+    """Whether every request and reply of training is kept in the run's folder (wire.bin), for `sketchfed audit`."""
     address: str = ""
     """For flower: the address of the SuperLink, as host:port."""
     root_certificates: str = ""

@@ -155,3 +155,14 @@ def test_it_is_the_engine_inside_in_all_that_can_be_asked_of_one():
         (7, "keys", 0, b"x", b"0" * 32),
         (7, "keys", 1, b"y", b""),
     ]
+
+
+def test_evaluation_is_passed_on_and_not_recorded():
+    class Answering:
+        def ask(self, requests, stage="train"):
+            return dict.fromkeys(requests, stage.encode())
+
+    told = []
+    recorder = Recorder(Answering(), round=lambda: 3, tell=told.extend)
+    assert recorder.ask({1: b"model"}, "evaluate") == {1: b"evaluate"}
+    assert told == []

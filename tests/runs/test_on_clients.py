@@ -320,3 +320,10 @@ def test_two_metrics_cannot_have_one_column():
 
     with pytest.raises(InputError, match="already has a column 'clients_accuracy_worst'"):
         run(way="own loop", evaluate=twice)
+
+
+def test_what_is_recorded_for_an_audit_is_what_training_sends(tmp_path):
+    record = {"engine": {"record": True}, "algorithm": {"rounds": 2}, "data": {"clients": 3, "name": "runs.tiny:data"}}
+    for name, training in (("plain", {}), ("judged", ON)):
+        sketchfed.run({**record, **training}, folder=tmp_path / name)
+    assert (tmp_path / "plain" / "wire.bin").read_bytes() == (tmp_path / "judged" / "wire.bin").read_bytes()

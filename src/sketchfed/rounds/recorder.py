@@ -1,4 +1,4 @@
-"""Records every request and every reply of a run, byte for byte."""
+"""Records every request and every reply of a run's training, byte for byte."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,9 @@ OnExchange = Callable[[Sequence[Exchange]], None]
 
 
 class Recorder(Relay):
-    """Wraps any engine and reports all requests and replies, without changing them."""
+    """Wraps any engine and reports all requests and replies, without changing them. Evaluation is not reported, because no
+    attack looks at it.
+    """
 
     def __init__(self, engine: Engine, *, round: Callable[[], int], tell: OnExchange) -> None:
         """`round` returns the current round, counted from 0."""
@@ -37,6 +39,8 @@ class Recorder(Relay):
         self._round, self._tell = round, tell
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
+        if stage == "evaluate":
+            return self.inner.ask(requests, stage)
         replies, known = self.inner.ask(requests, stage), self.inner.directory if stage in _WITH_KEYS else {}
         self._tell(
             [

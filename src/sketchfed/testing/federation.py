@@ -9,7 +9,8 @@ from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.algorithms.beside import extended
 from sketchfed.algorithms.forms import seen
 from sketchfed.protection import PrivacySettings, SecureSettings, completed_work, make_protection
-from sketchfed.rounds import Engine, LocalEngine, Participant, Relay
+from sketchfed.rounds import AsynchronousSettings, Engine, LocalEngine, Participant, Relay
+from sketchfed.rounds.buffered import make_server
 from sketchfed.rounds.server import Server
 from sketchfed.seeds import PublicSeed
 from sketchfed.testing.problems import SEED, dense_model
@@ -75,6 +76,7 @@ def federation(
     tamper: Tamper = dict,
     privacy: PrivacySettings | None = None,
     secure: SecureSettings | None = None,
+    asynchronous: AsynchronousSettings | None = None,
 ) -> Server:
     """A server over clients with this data; its engine is a `Tap`."""
     module = module or dense_model("linear")
@@ -94,7 +96,7 @@ def federation(
         if apart
         else LocalEngine(participant, data.__getitem__, clients=len(data), start=start, workers=workers)
     )
-    return Server(protection, Tap(engine, tamper), state, seed, shared_start=shared_start)
+    return make_server(protection, Tap(engine, tamper), state, seed, shared_start=shared_start, asynchronous=asynchronous)
 
 
 def advanced(server: Server, rounds: int) -> Server:

@@ -118,7 +118,7 @@ def test_bytes_are_those_of_the_serializer():
     sent = sum(len(request) for requests in run.engine.tasks for request in requests.values())
     assert run.tally.downlink_bytes == sent
     made = sum(len(reply) for replies in run.engine.replies for reply in replies.values())
-    waiting = sum(len(turn.reply) for turn in run._turns)
+    waiting = sum(len(flight.reply) for flight in run._flights)
     assert run.tally.uplink_bytes == made - waiting
     assert waiting > 0
 
@@ -208,7 +208,7 @@ def test_what_is_under_way_is_checked_when_a_run_goes_on():
     run = advanced(server(), 3)
     found = run.under_way()
     for name, changed in {
-        "turns": torch.full_like(found["turns"], 99),
+        "flights": torch.full_like(found["flights"], 99),
         "arrivals": found["arrivals"] * float("nan"),
         "versions": found["versions"] + 1,
         "models": found["models"][:-1],

@@ -23,7 +23,7 @@ from sketchfed.wire import Packet, expect_kind, number_named, unpack
 
 
 @dataclass(order=True)
-class Turn:
+class Flight:
     """A client between its start and its arrival. Those that arrive earlier are smaller."""
 
     arrival: float
@@ -71,7 +71,7 @@ class BufferedServer(Server):
         self._time = 0.0
         self._started = 0
         self._staleness: float | None = None
-        self._turns: list[Turn] = []
+        self._flights: list[Flight] = []
         self._models: dict[int, bytes] = {}
         """The whole model of each round from which somebody works."""
 
@@ -82,43 +82,48 @@ class BufferedServer(Server):
 
     def advance(self) -> None:
         """Let clients start and arrive until the buffer is full, and step."""
-        found: dict[int, tuple[Turn, Packet]] = {}
+        found: dict[int, tuple[Flight, Packet]] = {}
         norms: dict[int, float] = {}
         reasons: dict[int, str] = {}
         batches = 0
         while len(found) < self._settings.buffer:
-            due = self._turns and self._turns[0].arrival <= self._time
-            if not due and (self._settings.starts == "arrival" or not batches or not self._turns):
+            due = self._flights and self._flights[0].arrival <= self._time
+            if not due and (self._settings.starts == "arrival" or not batches or not self._flights):
                 batches += self._start({*found, *reasons}, batches)
-            if not self._turns:
+            if not self._flights:
                 break  # all others have failed
-            turn = self._arrived()
+            flight = self._arrived()
             try:
-                packet, norm = self._received(turn)
+                packet, norm = self._received(flight)
             except SketchfedError as error:
-                if turn.reply is not None:
+                if flight.reply is not None:
                     self.tally.refused += 1
-                reasons[turn.client] = str(error) if turn.reply is not None else turn.complaint
+                reasons[flight.client] = str(error) if flight.reply is not None else flight.complaint
                 continue
-            found[turn.client] = turn, packet
+            found[flight.client] = flight, packet
             if norm is not None:
-                norms[turn.client] = norm
+                norms[flight.client] = norm
             if len(found) == self._settings.buffer:
-                for client, reason in wild(norms, self.algorithm.screening).items():
-                    del found[client], norms[client]
-                    self.tally.refused += 1
-                    reasons[client] = reason
+                self._screen(found, norms, reasons)
+        self._screen(found, norms, reasons)
         self._tell(reasons)
         if not found:
             raise self._unusable(reasons)
         self._train()  # from the model of this round, while the engine holds it
         self._step([found[client] for client in sorted(found)])
 
+    def _screen(self, found: dict[int, tuple[Flight, Packet]], norms: dict[int, float], reasons: dict[int, str]) -> None:
+        """Leave out replies that are far longer than the others in the buffer. Other clients may take their places."""
+        for client, reason in wild(norms, self.algorithm.screening).items():
+            del found[client], norms[client]
+            self.tally.refused += 1
+            reasons[client] = reason
+
     def _start(self, busy: Collection[int], batch: int) -> bool:
         """Let clients start until enough of them work. Return whether there were any."""
-        away = {*busy, *(turn.client for turn in self._turns)}
+        away = {*busy, *(flight.client for flight in self._flights)}
         idle = [client for client in range(self.engine.clients) if client not in away]
-        count = min(len(idle), self._settings.together - len(self._turns))
+        count = min(len(idle), self._settings.together - len(self._flights))
         if count < 1:
             return False
         draw = round_seed(self.seed, self.round).child("cohort", batch)
@@ -127,51 +132,51 @@ class BufferedServer(Server):
         for place in subset(draw.stream, dim=len(idle), size=count):
             delay = self._settings.drawn(self.seed.child("delay", self._started))
             arrival = round(self._time + delay, DIGITS)
-            heapq.heappush(self._turns, Turn(arrival, self._started, idle[int(place)], self.round, task))
+            heapq.heappush(self._flights, Flight(arrival, self._started, idle[int(place)], self.round, task))
             self.tally.downlink_bytes += len(task)
             self._started += 1
         return True
 
-    def _arrived(self) -> Turn:
+    def _arrived(self) -> Flight:
         """The next client that arrives, with its reply."""
-        if not self._turns[0].trained:
+        if not self._flights[0].trained:
             self._train()
-        turn = heapq.heappop(self._turns)
-        self._time = max(self._time, turn.arrival)
-        self.tally.uplink_bytes += 0 if turn.reply is None else len(turn.reply)
-        return turn
+        flight = heapq.heappop(self._flights)
+        self._time = max(self._time, flight.arrival)
+        self.tally.uplink_bytes += 0 if flight.reply is None else len(flight.reply)
+        return flight
 
     def _train(self) -> None:
         """Train all clients that work and have not been trained yet."""
-        turns = {turn.client: turn for turn in self._turns if not turn.trained}
-        replies = self.engine.ask({client: turns[client].task for client in sorted(turns)}, "train") if turns else {}
-        for client, turn in turns.items():
-            turn.trained, turn.reply = True, replies.get(client)
-            turn.complaint = self.engine.complaints.get(client, turn.complaint)
+        flights = {flight.client: flight for flight in self._flights if not flight.trained}
+        replies = self.engine.ask({client: flights[client].task for client in sorted(flights)}, "train") if flights else {}
+        for client, flight in flights.items():
+            flight.trained, flight.reply = True, replies.get(client)
+            flight.complaint = self.engine.complaints.get(client, flight.complaint)
 
-    def _received(self, turn: Turn) -> tuple[Packet, float | None]:
-        return self._read(turn.reply or b"", self._started_from(turn))
+    def _received(self, flight: Flight) -> tuple[Packet, float | None]:
+        return self._read(flight.reply or b"", self._started_from(flight))
 
-    def _started_from(self, turn: Turn) -> RoundContext:
-        return RoundContext(round=turn.version, seed=self.seed, client=turn.client)
+    def _started_from(self, flight: Flight) -> RoundContext:
+        return RoundContext(round=flight.version, seed=self.seed, client=flight.client)
 
-    def _step(self, updates: list[tuple[Turn, Packet]]) -> None:
+    def _step(self, updates: list[tuple[Flight, Packet]]) -> None:
         """Step by the mean of these updates, each with its weight."""
         dim, whole = len(self.state.replica.weights), len(self._whole())
         total = torch.zeros(dim)
-        for turn, packet in updates:
-            change = self._decoder.decoded_alone(packet, dim, self._started_from(turn))
-            weight = self._settings.weight(self.round - turn.version)
+        for flight, packet in updates:
+            change = self._decoder.decoded_alone(packet, dim, self._started_from(flight))
+            weight = self._settings.weight(self.round - flight.version)
             total[: self._scaled] += change[: self._scaled] * weight
             total[self._scaled :] += change[self._scaled :]
-        self._staleness = math.fsum(self.round - turn.version for turn, _ in updates) / len(updates)
+        self._staleness = sum(self.round - flight.version for flight, _ in updates) / len(updates)
         self.tally.replies += len(updates)
         self.tally.broadcast_bytes += whole
-        used = {turn.client: turn.version for turn, _ in updates}
+        used = {flight.client: flight.version for flight, _ in updates}
         self.tally.known |= used
         self.engine.acknowledge(used)
         self.state, _ = self._stepped([combined_packet(total / len(updates), len(updates))])
-        versions = {turn.version for turn in self._turns}
+        versions = {flight.version for flight in self._flights}
         self._models = {version: model for version, model in self._models.items() if version in versions}
 
     @property
@@ -190,13 +195,13 @@ class BufferedServer(Server):
 
     def under_way(self) -> dict[str, Tensor]:
         """The clients that work, the models that they were sent, and the time."""
-        turns = sorted(self._turns)
-        numbers = [(turn.client, turn.version, turn.order) for turn in turns]
+        flights = sorted(self._flights)
+        numbers = [(flight.client, flight.version, flight.order) for flight in flights]
         versions = sorted(self._models)
         models = [self._models[version] for version in versions]
         return {
-            "turns": torch.tensor(numbers, dtype=torch.int64).reshape(-1, 3),
-            "arrivals": torch.tensor([turn.arrival for turn in turns], dtype=torch.float64),
+            "flights": torch.tensor(numbers, dtype=torch.int64).reshape(-1, 3),
+            "arrivals": torch.tensor([flight.arrival for flight in flights], dtype=torch.float64),
             "clock": torch.tensor([self._time, self._started], dtype=torch.float64),
             "versions": torch.tensor([*zip(versions, map(len, models), strict=True)], dtype=torch.int64).reshape(-1, 2),
             "models": torch.from_numpy(np.frombuffer(b"".join(models), np.uint8).copy()),
@@ -220,14 +225,14 @@ class BufferedServer(Server):
                 raise ValueError(f"the model of round {version} is one of another round")
         time, started = under_way["clock"].tolist()
         arrivals = under_way["arrivals"].tolist()
-        self._turns = []
-        for (client, version, order), arrival in zip(under_way["turns"].tolist(), arrivals, strict=True):
+        self._flights = []
+        for (client, version, order), arrival in zip(under_way["flights"].tolist(), arrivals, strict=True):
             if not (0 <= client < self.engine.clients and 0 <= order < started and time <= arrival < math.inf):
                 raise ValueError(f"client {client} cannot arrive at {arrival} after {time}")
-            self._turns.append(Turn(arrival, order, client, version, self._models[version]))
-        if len({turn.client for turn in self._turns}) < len(self._turns):
+            self._flights.append(Flight(arrival, order, client, version, self._models[version]))
+        if len({flight.client for flight in self._flights}) < len(self._flights):
             raise ValueError("a client works twice at the same time")
-        heapq.heapify(self._turns)
+        heapq.heapify(self._flights)
         self._time, self._started = time, int(started)
 
 

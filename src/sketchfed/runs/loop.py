@@ -198,6 +198,7 @@ class Loop:
         start = seen(self._algorithm.given(participant.seed, 0), state.replica) if workload.shared_start else None
         self._engine = self._host.begin(self._config, participant, start)
         self._server = self._make_server(state)
+        _ = self._keys  # refuses a metric with the name of another column
 
     def _make_server(self, state: State) -> Server:
         seed, shared_start = self._config.shared_seed, self._workload.shared_start

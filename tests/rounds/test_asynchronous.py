@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sketchfed.algorithms import CodecSettings, FedAvg, SketchSettings
+from sketchfed.algorithms import CodecSettings, FedAvg, RoundContext, SketchSettings
 from sketchfed.errors import InputError, NoReplyError, StorageError
 from sketchfed.kernels.draws import subset
 from sketchfed.rounds import AsynchronousSettings
@@ -33,7 +33,9 @@ def gradient(weights: torch.Tensor, client: int) -> torch.Tensor:
     return torch.autograd.grad((outputs - y).square().sum() / len(x) / 2, at)[0]
 
 
-def fedbuff(settings: AsynchronousSettings, start: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
+def fedbuff(
+    settings: AsynchronousSettings, start: torch.Tensor, decoded=lambda change, client, version: change
+) -> tuple[torch.Tensor, list[float]]:
     """Nguyen et al. 2022, Alg. 1, as a list of events. Delays and clients come from the seed, as in a run."""
     weights, time, works, started, times = start.clone(), 0.0, [], 0, []
     for step in range(STEPS):
@@ -57,7 +59,7 @@ def fedbuff(settings: AsynchronousSettings, start: torch.Tensor) -> tuple[torch.
             for _ in range(LOCAL):
                 local = local - RATE * gradient(local, client)
             scale = 1 / math.sqrt(1 + step - version) if settings.staleness == "sqrt" else 1.0
-            buffer[client] = (local - sent) * scale
+            buffer[client] = decoded(local - sent, client, version) * scale
         weights = weights + torch.stack(list(buffer.values())).sum(0) / settings.buffer
         times.append(time)
     return weights, times
@@ -73,6 +75,28 @@ def test_it_is_the_papers_algorithm(delay, staleness):
     wanted, when = fedbuff(settings, start)
     assert times == pytest.approx(when, abs=1e-6)
     torch.testing.assert_close(weights_of(run), wanted, rtol=1e-4, atol=1e-5)
+
+
+CODECS = {
+    "rand_k": {"codec": CodecSettings(name="rand_k", ratio=0.5)},
+    "qsgd": {"codec": CodecSettings(name="qsgd")},
+    "a sketch of few bits": {"codec": CodecSettings(name="sketched"), "sketch": SketchSettings(ratio=0.5, bits=4)},
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_each_update_is_decoded_as_in_the_round_in_which_its_client_started(codec):
+    """Sketches and random choices are those of that round. With those of another round, the result would be noise."""
+    algorithm = replace(WORK, **CODECS[codec])
+    run = server(LATE, algorithm)
+    start = weights_of(run).clone()
+
+    def decoded(change, client, version):
+        return run.algorithm.decoded(change, RoundContext(round=version, seed=SEED, client=client))
+
+    advanced(run, STEPS)
+    wanted, _ = fedbuff(LATE, start, decoded)
+    torch.testing.assert_close(weights_of(run), wanted, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("codec", ["dense", "sketched", "qsgd"])
@@ -104,6 +128,13 @@ def test_rounds_that_wait_take_as_long_as_their_slowest_client():
     assert run.measured["time"] == pytest.approx(max(delays[:3]) + max(delays[3:]), abs=1e-5)
     usual = advanced(federation(replace(WORK, participation=0.5), DATA), 2)
     assert torch.equal(weights_of(run), weights_of(usual))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_clients_that_start_before_the_first_step_train_from_the_first_model(seed):
+    """They rebuild it themselves and are not sent it, so they must do so before others are sent the next one."""
+    run = advanced(server(seed=PublicSeed(seed)), STEPS)
+    assert run.tally.refused == 0
 
 
 def test_results_do_not_depend_on_the_number_of_threads():

@@ -33,6 +33,7 @@ from sketchfed.models import MODELS
 from sketchfed.parts import Registry
 from sketchfed.privacy import MECHANISMS
 from sketchfed.protection import PrivacySettings, SecureSettings
+from sketchfed.rounds import AsynchronousSettings
 from sketchfed.server_optimisers import SERVER_OPTIMISERS
 from sketchfed.sketches import SKETCHES
 from sketchfed.subspaces import UPDATES
@@ -50,6 +51,7 @@ STRUCTS: dict[str, type] = {
     "subspace": SubspaceSettings,
     "privacy": PrivacySettings,
     "secure": SecureSettings,
+    "asynchronous": AsynchronousSettings,
     "engine": EngineSettings,
 }
 _TABLES = {*STRUCTS, "options"}  # fields that are tables of their own, or stand for the options of what `name` names

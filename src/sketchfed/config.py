@@ -29,7 +29,7 @@ from sketchfed.models import MODELS
 from sketchfed.nn.sharing import shared
 from sketchfed.parts import Registry, short
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, completed_work, make_protection
-from sketchfed.rounds import Participant
+from sketchfed.rounds import AsynchronousSettings, Participant
 from sketchfed.seeds import PublicSeed
 from sketchfed.tables import (
     Table,
@@ -70,6 +70,7 @@ TABLES = (
     "server",
     "privacy",
     "secure",
+    "asynchronous",
     "engine",
 )
 _INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings, "subspace": SubspaceSettings}
@@ -265,6 +266,7 @@ class Config:
     algorithm: Algorithm = field(default_factory=FedAvg)
     privacy: PrivacySettings | None = None
     secure: SecureSettings | None = None
+    asynchronous: AsynchronousSettings | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
@@ -316,6 +318,8 @@ class Config:
             words.append(short(self.privacy.name).replace("_", " "))
         if self.secure is not None and self.secure.aggregation:
             words.append("secure sums")
+        if self.asynchronous is not None:
+            words.append(self.asynchronous.label)
         return " ".join(words)
 
     def completed(self, *, dim: int, sizes: Sequence[int], module: nn.Module | None = None) -> "Config":
@@ -332,9 +336,17 @@ class Config:
             algorithm = replace(algorithm, local_epochs=algorithm.work.epochs)
         algorithm = replace(algorithm, **{name: getattr(algorithm, name).completed() for name, _ in _CHOSEN.values()})
         data, model = self.data.completed(clients), self.model.completed()
-        full = replace(self, data=data, model=model, algorithm=algorithm)
+        full = replace(self, data=data, model=model, algorithm=algorithm, asynchronous=self._buffered(algorithm, clients))
         budget = full.protection(dim=dim, sizes=sizes, module=module).budget
         return full if budget is None else replace(full, privacy=budget.settings)
+
+    def _buffered(self, algorithm: Algorithm, clients: int) -> AsynchronousSettings | None:
+        if self.asynchronous is None:
+            return None
+        secure = self.secure is not None and self.secure.aggregation
+        protected = "secure" if secure else "privacy" if self.privacy is not None else ""
+        self.asynchronous.check(algorithm, protected=protected, engine=self.engine.name, recorded=self.engine.record)
+        return self.asynchronous.completed(clients)
 
     def protection(self, *, dim: int, sizes: Sequence[int], module: nn.Module | None = None) -> Protection:
         """Make the protection of the updates between encoding and sending."""
@@ -367,7 +379,8 @@ class Config:
             elif not settings.usual:  # the default is left out, so that older versions can read the file
                 tables["algorithm"][settings.key] = settings.name
                 tables |= {settings.key: dict(settings.options)} if settings.options else {}
-        for name, settings in (("privacy", self.privacy), ("secure", self.secure)):
+        beside = (("privacy", self.privacy), ("secure", self.secure), ("asynchronous", self.asynchronous))
+        for name, settings in beside:
             if settings is not None:
                 tables[name] = flat(settings)
         tables["engine"] = flat(self.engine)
@@ -403,10 +416,10 @@ def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequ
     for key, kind in _KEYS.items():
         if type(tables.get(key, kind())) is not kind:
             raise InputError(f"{key} must be {'text' if kind is str else 'an integer'}, got {tables[key]!r}.")
-    plain: dict[str, type] = {"privacy": PrivacySettings, "secure": SecureSettings}
+    plain: dict[str, type] = {"privacy": PrivacySettings, "secure": SecureSettings, "asynchronous": AsynchronousSettings}
     for key, settings in plain.items():
         check_keys(key, tables.get(key, {}), keys_of(settings))
-    algorithm = _algorithm(tables)
+    algorithm, asynchronous = _algorithm(tables), tables.get("asynchronous")
     return Config(
         **{key: tables[key] for key in _KEYS if key in tables},
         data=to_struct(with_options(tables.get("data", {}), DataSettings), DataSettings, "data"),
@@ -415,6 +428,7 @@ def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequ
         algorithm=algorithm,
         privacy=_privacy(tables, algorithm),
         secure=to_struct(tables["secure"], SecureSettings, "secure") if "secure" in tables else None,
+        asynchronous=None if asynchronous is None else to_struct(asynchronous, AsynchronousSettings, "asynchronous"),
         engine=to_struct(with_options(tables.get("engine", {}), EngineSettings), EngineSettings, "engine"),
     )
 

@@ -15,7 +15,7 @@ from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.segments import last_number
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings, default_global_rate
 from sketchfed.algorithms.state import Change, RoundContext, State
-from sketchfed.codecs import Codec
+from sketchfed.codecs import CODECS, Codec
 from sketchfed.codecs.base import count
 from sketchfed.codecs.feedback import encode_with_memory
 from sketchfed.codecs.linear import LinearCode
@@ -71,6 +71,19 @@ class FedAvg(Algorithm):
     @property
     def by_layer(self) -> bool:  # type: ignore[override]
         return self.codec.by_name or (self.sketch is not None and self.sketch.by_name)
+
+    @property
+    def same_start(self) -> str:  # type: ignore[override]
+        if type(self).server is not FedAvg.server:
+            return Algorithm.same_start  # a subclass may look at the packets of all clients
+        if self.prediction:
+            return "clients subtract the prediction that they were sent, and the server has another one. Remove prediction."
+        if CODECS[self.codec.name].joint:
+            return (
+                f"codec '{self.codec.name}' decodes the packets of one round together. Use a codec that decodes each by "
+                "itself, such as 'sketched' or 'qsgd'."
+            )
+        return ""
 
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
         codec_settings = self.codec.completed(None if clients is None else self.planned(clients), module)

@@ -47,6 +47,10 @@ class Iterative(Algorithm):
     source = "Song et al. 2023, Alg. 1"
     incremental = True
     own_step = ""
+    same_start = (
+        "each round has a sketch of its own, so updates that began in different rounds come in different sketches, and clients "
+        "follow the mean of one. Use algorithm 'fedavg' with codec 'sketched', which decodes each update by itself."
+    )
     alone = ""
 
     def __post_init__(self) -> None:

@@ -81,6 +81,11 @@ class RoundSettings:
     alone: ClassVar[str] = "it moves parameters in its own way, and nothing that travels beside them."
     """Why weights, control variates and averaged buffers do not work with the algorithm. It is empty if `resolved` asks
     `segmented` for the parts of the vector, sends all of them, and `stepped` takes all global steps."""
+    same_start: ClassVar[str] = (
+        "what its clients send may mean nothing to a server that has moved on. Use algorithm 'fedavg' with codec 'sketched'."
+    )
+    """Why all clients of a server's step must start from the same model. It is empty if `decoded_alone` returns a change of the
+    weights `(dim,)` for a packet of any round, and `server` takes the mean of such changes as a combined packet."""
 
     def __post_init__(self) -> None:
         _check(self)

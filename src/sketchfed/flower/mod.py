@@ -169,6 +169,10 @@ def check_app(config: Config) -> None:
             f"{given}, and an app trains by its own function on data of its own. Remove it, or run the model as a "
             'sketchfed run ([engine] name = "flower").'
         )
+    if config.asynchronous is not None:
+        raise InputError(
+            "[asynchronous] simulates delays in one process, and an app runs on nodes, whose delays are real. Remove the table."
+        )
     if algorithm.by_layer:
         raise InputError(
             f"algorithm '{algorithm.label}' treats layers differently, and of an app's model only arrays are known. Use "

@@ -1,5 +1,7 @@
 """Rounds of training: a server, clients, and engines that move bytes between them without reading the bytes."""
 
+from sketchfed.rounds.asynchronous import AsynchronousSettings
+from sketchfed.rounds.buffered import BufferedServer
 from sketchfed.rounds.engine import Engine, Relay
 from sketchfed.rounds.local import LocalEngine
 from sketchfed.rounds.participant import Participant
@@ -8,6 +10,8 @@ from sketchfed.rounds.server import Server
 from sketchfed.rounds.tally import Tally
 
 __all__ = [
+    "AsynchronousSettings",
+    "BufferedServer",
     "Engine",
     "Exchange",
     "LocalEngine",

@@ -78,16 +78,16 @@ class LocalEngine:
         return replies
 
     def _keep(self, client: int, index: int, memory: ClientMemory) -> None:
+        self._pending.pop(client, None)
         if memory or client in self.memories:
             self._pending[client] = index, memory
 
     def acknowledge(self, rounds: Mapping[int, int]) -> None:
-        for client, index in rounds.items():
-            made, memory = self._pending.get(client, (None, None))
+        for client, index in rounds.items():  # others may have answered a request of which the server has not seen the answer
+            made, memory = self._pending.pop(client, (None, None))
             if made == index and memory is not None:
                 self.memories[client] = memory
                 self.changed.add(client)
-        self._pending = {}
 
     @property
     def directory(self) -> Mapping[int, bytes]:

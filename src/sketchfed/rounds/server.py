@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 
+from torch import Tensor
+
 from sketchfed.algorithms import Algorithm, RoundContext, State, cohort
 from sketchfed.algorithms.forms import seen
 from sketchfed.errors import (
@@ -15,6 +17,7 @@ from sketchfed.errors import (
     NoReplyError,
     SecureSumError,
     SketchfedError,
+    StorageError,
     WireError,
 )
 from sketchfed.privacy.ledger import PrivacyLedger
@@ -107,6 +110,23 @@ class Server:
         if packed is not None:
             self._remember(packed)
 
+    @property
+    def measured(self) -> dict[str, float | None]:
+        """What this kind of server measures in a round, besides bytes and replies. Each is a column of the metrics."""
+        return {}
+
+    def under_way(self) -> dict[str, Tensor]:
+        """What is between the server and its clients after a round, as named tensors. Empty if all have answered."""
+        return {}
+
+    def go_on(self, under_way: Mapping[str, Tensor]) -> None:
+        """Continue after a checkpoint with what was under way. Raises `StorageError` if it cannot be that of this run."""
+        if under_way:
+            raise StorageError(
+                "the checkpoint holds updates that are under way, and in this run all clients answer before a step. It was "
+                "replaced; start the run anew in another folder."
+            )
+
     def survey(self, clients: Sequence[int]) -> Answers:
         """Ask clients to evaluate the current model, and return what they answered. Nothing else of the run depends on it."""
         return self._asked(self._tasks(list(clients)), "evaluate")
@@ -128,18 +148,22 @@ class Server:
             self._settled(draw, seen)
             if attempt + 1 < self.patience and not self.affordable():
                 break
+        if self.patience > 1 and not answers.replies:
+            raise NoReplyError(
+                f"round {self.round + 1} was asked for {attempt + 1} times, and nobody answered: {_first(reasons)[1]}. All "
+                "completed rounds are kept. Continue with --resume when clients are available."
+            )
+        raise self._unusable(reasons)
+
+    def _unusable(self, reasons: Mapping[int, str]) -> SketchfedError:
+        """The error of a round in which no client sent anything that the server can use."""
         first, reason = _first(reasons)
         if self.patience == 1 and all(why.startswith((RAISED, FAILED)) for why in reasons.values()):
-            raise NoReplyError(
+            return NoReplyError(
                 f"all {len(reasons):,} clients of round {self.round + 1} failed, client {first} because {reason}. Correct the "
                 "model, the loss or the data. A run with a folder can then be resumed."
             )
-        if self.patience > 1 and not answers.replies:
-            raise NoReplyError(
-                f"round {self.round + 1} was asked for {attempt + 1} times, and nobody answered: {reason}. All completed "
-                "rounds are kept. Continue with --resume when clients are available."
-            )
-        raise DivergedError(f"round {self.round + 1} got no usable reply: {reason}")
+        return DivergedError(f"round {self.round + 1} got no usable reply: {reason}")
 
     def _released(self, draw: str, packets: Mapping[int, Packet], seen: list[int]) -> list[Packet]:
         """Return the round's packets, with noise if the server adds it. Charge the clients whose reply may have been seen."""
@@ -329,7 +353,7 @@ class Server:
                 reasons[client] = answers.complaints.get(client, "no reply came")
                 continue
             try:
-                packets[client], norm = self._read(answers.replies[client], client)
+                packets[client], norm = self._read(answers.replies[client], self._context(client))
                 if norm is not None:
                     norms[client] = norm
             except SketchfedError as error:
@@ -346,14 +370,14 @@ class Server:
         self._tell(reasons)
         return packets, reasons
 
-    def _read(self, reply: bytes, client: int) -> tuple[Packet, float | None]:
-        """Return the packet of a reply and its norm. Raise an error if this round cannot use it."""
+    def _read(self, reply: bytes, context: RoundContext) -> tuple[Packet, float | None]:
+        """Return the packet of a reply and its norm. Raise an error if it is not one of this client in this round."""
         packet = unpack(reply)
-        if packet.scalars.get("round") != self.round:
-            raise WireError(f"it is for round {packet.scalars.get('round')!r}, not {self.round}.")
+        if packet.scalars.get("round") != context.round:
+            raise WireError(f"it is for round {packet.scalars.get('round')!r}, not {context.round}.")
         if packet.clients != 1:  # a packet that claims to stand for many would outweigh all others
             raise WireError(f"it claims to stand for {packet.clients:,} clients; a reply must stand for one client.")
-        return packet, self.algorithm.check(packet, len(self.state.replica.weights), self._context(client))
+        return packet, self.algorithm.check(packet, len(self.state.replica.weights), context)
 
     def _context(self, client: int = 0) -> RoundContext:
         return RoundContext(round=self.round, seed=self.seed, client=client, replica=self.state.replica)

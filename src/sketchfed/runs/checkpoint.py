@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,8 @@ class Checkpoint:
     tally: Tally
     seconds: float
     memories: dict[int, ClientMemory]
+    under_way: dict[str, Tensor]
+    """What was between the server and its clients, as `Server.under_way` says it."""
     chained: bool
     """Whether the run's privacy ledger had hashes when this was saved. It then has them for good."""
 
@@ -66,6 +69,7 @@ class Checkpoints:
         seconds: float,
         memories: dict[int, ClientMemory],
         changed: set[int],
+        under_way: Mapping[str, Tensor] = MappingProxyType({}),
         chained: bool = False,
     ) -> None:
         """Replace the checkpoint. `changed` holds the clients whose memory is not on disk yet."""
@@ -84,6 +88,7 @@ class Checkpoints:
         tensors["saved"] = torch.tensor(sorted(saved.items()), dtype=torch.int64).reshape(-1, 2)
         tensors["update_sizes"] = torch.tensor([len(update) for update in tally.updates], dtype=torch.int64)
         tensors["updates"] = torch.from_numpy(np.frombuffer(b"".join(tally.updates), np.uint8).copy())
+        tensors |= {f"way.{name}": tensor for name, tensor in under_way.items()}
         replace_file(self._folder / FILE, _packed(tensors, about))
         before, self._saved = self._saved, saved
         for client in changed & before.keys():
@@ -126,7 +131,8 @@ class Checkpoints:
         )
         memories = {client: self._memory(client, made, len(replica.weights)) for client, made in self._saved.items()}
         state = State(replica=replica, own=own)
-        return Checkpoint(state=state, tally=tally, seconds=seconds, memories=memories, chained=chained)
+        way = group(tensors, "way")
+        return Checkpoint(state=state, tally=tally, seconds=seconds, memories=memories, under_way=way, chained=chained)
 
     def _check_like(self, start: State, tensors: Mapping[str, Tensor]) -> None:
         """Refuse the checkpoint of another model or algorithm. Its tensors must have the shapes of this run's state."""

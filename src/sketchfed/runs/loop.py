@@ -20,6 +20,7 @@ from sketchfed.config import GIVEN, SHARING, Config, DataSettings, ModelSettings
 from sketchfed.errors import DivergedError, InputError
 from sketchfed.protection import Clear
 from sketchfed.rounds import Recorder
+from sketchfed.rounds.buffered import make_server
 from sketchfed.rounds.recorder import Exchange, OnExchange
 from sketchfed.rounds.server import Server
 from sketchfed.rounds.trial import try_parts
@@ -186,6 +187,8 @@ class Loop:
         if self._host.joint:
             config = replace(config, joint=self._host.joint)
         workload.check(config)
+        if config.asynchronous is not None and self._on_exchange is not None:
+            config = replace(config, engine=replace(config.engine, record=True))  # refused for the same reason
         self._config = config.completed(dim=self._trainer.dim, sizes=sizes, module=workload.module)
         participant = self._config.participant(self._trainer, sizes, workload.module)
         if config.training.evaluate_clients:
@@ -200,13 +203,16 @@ class Loop:
         start = seen(self._algorithm.given(participant.seed, 0), state.replica) if workload.shared_start else None
         self._engine = self._host.begin(self._config, participant, start)
         self._server = self._make_server(state)
+        _ = self._keys  # refuses a metric with the name of another column
 
     def _make_server(self, state: State) -> Server:
         seed, shared_start = self._config.shared_seed, self._workload.shared_start
         engine = self._engine
         if self._config.engine.record or self._on_exchange is not None:
             engine = Recorder(engine, round=lambda: self._server.round, tell=self._record)
-        server = Server(self._protection, engine, state, seed, shared_start=shared_start)
+        server = make_server(
+            self._protection, engine, state, seed, shared_start=shared_start, asynchronous=self._config.asynchronous
+        )
         server.patience = self._host.patience
         return server
 
@@ -268,7 +274,13 @@ class Loop:
     @property
     def _keys(self) -> tuple[str, ...]:
         """The keys of a line of metrics."""
-        return (*self._workload.keys, *(() if self._on_clients is None else self._on_clients.keys))
+        named = (*self._workload.keys, *(() if self._on_clients is None else self._on_clients.keys))
+        measured = tuple(self._server.measured)
+        if taken := set(named) & set(measured):
+            raise InputError(
+                f"metrics.jsonl of an asynchronous run has a column '{min(taken)}'. Give that metric another name."
+            )
+        return (*named, *measured)
 
     def _restore(self, folder: RunFolder) -> None:
         saved = folder.checkpoints.load(self._server.state)
@@ -284,6 +296,7 @@ class Loop:
             return
         self._server = self._make_server(saved.state)
         self._server.tally, self._server.privacy_ledger = saved.tally, privacy
+        self._server.go_on(saved.under_way)
         self._host.resume(saved.memories, saved.state.replica if self._algorithm.shows_weights else None)
         self._engine.acknowledge(saved.tally.known)
         self._lines, self._before = folder.metrics(saved.state.replica.round, self._keys), saved.seconds
@@ -382,6 +395,7 @@ class Loop:
             "seconds": round(seconds(), 3),
             **others,
             **own,
+            **server.measured,
         }
 
     def _captured(self) -> float | None:
@@ -409,7 +423,8 @@ class Loop:
         memories, changed = self._host.changed_memories()
         ledger = self._server.privacy_ledger
         state, tally, chained = self._server.state, self._server.tally, ledger is not None and ledger.chained
-        folder.checkpoints.save(state, tally, seconds=seconds, memories=memories, changed=changed, chained=chained)
+        kept: dict[str, Any] = {"memories": memories, "changed": changed, "under_way": self._server.under_way()}
+        folder.checkpoints.save(state, tally, seconds=seconds, chained=chained, **kept)
 
     def _summary(self, *, finished: bool) -> dict[str, Any]:
         return {

@@ -9,6 +9,7 @@ import torch
 
 from sketchfed.algorithms import Algorithm, ServerSettings, SketchSettings
 from sketchfed.errors import InputError
+from sketchfed.rounds import AsynchronousSettings
 from sketchfed.rounds.server import Server
 from sketchfed.testing.algorithm_cases import CLIENTS, AlgorithmSuite, dim, module, started, working
 from sketchfed.testing.federation import Tap, advanced, weights_of
@@ -25,7 +26,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 
 class AlgorithmOptions(AlgorithmSuite):
-    """Momentum, server optimisers and few bits."""
+    """Momentum, server optimisers, what travels beside parameters, asynchronous steps and few bits."""
 
     def test_server_momentum_counts_or_is_refused(self, algorithm: Algorithm) -> None:
         """`global_momentum` changes what the second round does, also for clients that missed the first, or it is refused.
@@ -88,6 +89,26 @@ class AlgorithmOptions(AlgorithmSuite):
         assert torch.isfinite(weights).all()
         assert not torch.equal(weights, others), f"{setting} has no effect in 3 rounds"
         assert torch.equal(weights_of(joint), weights_of(apart)), "clients that missed rounds hold other weights"
+
+    def test_asynchronous_steps_work_or_are_refused(self, algorithm: Algorithm) -> None:
+        """If `same_start` is empty, updates that started from old models make steps, and else [asynchronous] is refused.
+
+        Without delays, and with as many clients at a time as the buffer holds, these are ordinary rounds.
+        """
+        if algorithm.same_start:
+            with pytest.raises(InputError, match=re.escape(algorithm.same_start)):
+                AsynchronousSettings().check(algorithm, protected="", engine="local", recorded=False)
+            return
+        late = started(algorithm, asynchronous=AsynchronousSettings(buffer=2, concurrency=3, delay="exponential"))
+        begun = weights_of(late).clone()
+        staleness = [advanced(late, 1).measured["staleness"] or 0.0 for _ in range(4)]
+        assert max(staleness) > 0, "no update came from an old model"
+        assert late.tally.refused == 0, "the server refuses updates that came from old models"
+        assert torch.isfinite(weights_of(late)).all()
+        assert not torch.equal(weights_of(late), begun)
+        prompt = AsynchronousSettings(buffer=2, concurrency=2, delay="constant", mean=0.0)
+        found, usual = started(algorithm, asynchronous=prompt), started(replace(algorithm, participation=0.5))
+        torch.testing.assert_close(weights_of(advanced(found, 3)), weights_of(advanced(usual, 3)), rtol=1e-3, atol=1e-5)
 
     @only(lambda suite, algorithm: isinstance(getattr(algorithm, "sketch", None), SketchSettings))
     def test_a_sketch_of_few_bits_is_sent_in_fewer_bytes_or_is_refused(self, algorithm: Algorithm) -> None:

@@ -153,7 +153,8 @@ def _norm(server: Server) -> float | None:
     """The norm by which an honest reply of the last round is screened."""
     assert isinstance(server.engine, Tap)
     packet = unpack(server.engine.replies[-1][1])
-    return started(server.algorithm)._read(pack(packet), 1)[1] if server.round == 1 else None
+    first = started(server.algorithm)
+    return first._read(pack(packet), first._context(1))[1] if server.round == 1 else None
 
 
 def _tampered(server: Server, tamper: Callable[[dict[int, bytes]], dict[int, bytes]]) -> None:

@@ -10,7 +10,8 @@ from sketchfed.algorithms.beside import extended
 from sketchfed.algorithms.forms import seen
 from sketchfed.devices import CPU
 from sketchfed.protection import PrivacySettings, SecureSettings, completed_work, make_protection
-from sketchfed.rounds import Engine, LocalEngine, Participant, Relay
+from sketchfed.rounds import AsynchronousSettings, Engine, LocalEngine, Participant, Relay
+from sketchfed.rounds.buffered import make_server
 from sketchfed.rounds.server import Server
 from sketchfed.seeds import PublicSeed
 from sketchfed.testing.problems import SEED, dense_model
@@ -77,6 +78,7 @@ def federation(
     privacy: PrivacySettings | None = None,
     secure: SecureSettings | None = None,
     device: torch.device = CPU,
+    asynchronous: AsynchronousSettings | None = None,
 ) -> Server:
     """A server over clients with this data, which train and encode on a device; its engine is a `Tap`."""
     module = module or dense_model("linear")
@@ -96,7 +98,7 @@ def federation(
         if apart
         else LocalEngine(participant, data.__getitem__, clients=len(data), start=start, workers=workers)
     )
-    return Server(protection, Tap(engine, tamper), state, seed, shared_start=shared_start)
+    return make_server(protection, Tap(engine, tamper), state, seed, shared_start=shared_start, asynchronous=asynchronous)
 
 
 def advanced(server: Server, rounds: int) -> Server:

@@ -12,7 +12,7 @@ from sketchfed.data.generators import drawing_from
 from sketchfed.data.reading import FIRST
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
-from sketchfed.training.base import LocalWork
+from sketchfed.training.base import LocalWork, spans
 
 Collate = Callable[[list[Any]], Any]
 """A function that makes a batch of a list of examples, such as one that pads sequences to one length."""
@@ -44,7 +44,7 @@ class Items:
 
     def chunks(self, most: int) -> Iterator["Items"]:
         """All examples in their order, at most this many at a time."""
-        return (self.part(start, start + most) for start in range(0, self.size, most))
+        return (self.part(start, stop) for start, stop in spans(self.size, most))
 
     def batches(self, work: LocalWork, seed: PublicSeed) -> Iterator["Items"]:
         """The batches of a round's local work."""
@@ -72,7 +72,7 @@ class Columns:
 
     def chunks(self, most: int) -> Iterator["Columns"]:
         """All examples in their order, at most this many at a time."""
-        return (self.part(start, start + most) for start in range(0, self.size, most))
+        return (self.part(start, stop) for start, stop in spans(self.size, most))
 
     def batches(self, work: LocalWork, seed: PublicSeed) -> Iterator["Columns"]:
         """The batches of a round's local work."""

@@ -206,6 +206,26 @@ def test_noise_for_single_examples_goes_with_it_or_is_refused_before_round_1(kin
         sketchfed.run(config, **objects)
 
 
+# Blind clients --------------------------------------------------------------------------------------------------------
+
+SKETCHED = [kind for kind in CASES if kind.startswith(("recurrent", "attention", "transformers"))]
+
+
+@pytest.mark.parametrize("kind", SKETCHED)
+def test_blind_clients_train_these_layers_and_a_run_resumes(kind, tmp_path):
+    objects = given(kind)
+    start = flatten(objects["model"]).clone()
+    algorithm = {**WORK, "name": "dbcl", "exclude": ["embed"], "public_start": True}
+    config = {"algorithm": algorithm, "engine": {"checkpoint_seconds": 0.0}}
+    whole = sketchfed.run(config, **objects)
+    with pytest.raises(UnpluggedError):
+        sketchfed.run(config, folder=tmp_path / "run", on_round=unplug, **objects)
+    assert torch.equal(sketchfed.resume(tmp_path / "run", **objects).weights, whole.weights)
+    assert not torch.equal(whole.weights, start)
+    with pytest.raises(InputError, match=r"layer 'embed' \(Embedding\) cannot be sketched"):
+        sketchfed.run({"algorithm": {**algorithm, "exclude": []}}, **objects)
+
+
 # The page -------------------------------------------------------------------------------------------------------------
 
 

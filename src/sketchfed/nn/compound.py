@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from sketchfed.errors import InputError
 from sketchfed.nn.layers import sketch_size
 from sketchfed.nn.model_sketch import bias_of
-from sketchfed.nn.products import restored, restored_parts, sketched
+from sketchfed.nn.products import restored, sketched
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch, make_sketch
 
@@ -235,12 +235,8 @@ def _matrix(parameters: Mapping[str, Tensor], name: str, folded: frozenset[str])
 
 def _restored(name: str, seen: Tensor, sketch: Sketch, folded: frozenset[str]) -> dict[str, Tensor]:
     """(WS)Sᵀ in place of a weight, and of its bias if that is folded."""
-    bias = bias_of(name)
-    if bias not in folded:
-        return {name: restored(seen, sketch)}
-    weight, column = restored_parts(seen, None, sketch, folded=True)
-    assert column is not None  # a folded bias is a column
-    return {name: weight, bias: column}
+    matrix, bias = restored(seen, sketch), bias_of(name)
+    return {name: matrix[:, :-1], bias: matrix[:, -1]} if bias in folded else {name: matrix}
 
 
 @contextmanager

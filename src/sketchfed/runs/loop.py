@@ -30,7 +30,7 @@ from sketchfed.runs.hosts import Host, make_host
 from sketchfed.runs.identity import check_identity, keep_identity
 from sketchfed.runs.objects import FUNCTIONS, Objects, problem_of
 from sketchfed.runs.on_clients import OnClients
-from sketchfed.runs.problem import FederatedProblem
+from sketchfed.runs.problem import FederatedProblem, try_single_example
 from sketchfed.runs.result import Run
 from sketchfed.runs.wire_file import WIRE, WireFile
 from sketchfed.runs.workload import KEYS, Chosen
@@ -196,6 +196,8 @@ class Loop:
             participant = replace(participant, judge=workload.judge())
         self._participant = participant
         self._protection, self._algorithm = participant.protection, participant.algorithm
+        if self._protection.batches is not None and self._host.sees_data:
+            try_single_example(workload, self._trainer)
         self._scorer = workload.scorer(self._trainer, participant.seed, workers=config.engine.threads)
         self._algorithm.given(participant.seed, 0).trainer(self._trainer)  # refuses what it cannot train
         state = self._algorithm.begin(vectors.flatten(workload.module))

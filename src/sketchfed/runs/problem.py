@@ -1,6 +1,7 @@
 """What a run needs to know about its model and its data, whoever trains it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from torch import nn
@@ -9,6 +10,10 @@ from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Judge, Judged, Score
+from sketchfed.vectors import flatten
+
+_TRIED = 3
+"""Clients whose first example is tried."""
 
 
 class ProblemScorer(Protocol):
@@ -82,3 +87,14 @@ class FederatedProblem(Protocol):
 
     def advice(self, algorithm: Algorithm, trainer: Any) -> str:
         """What to change after training diverged."""
+
+
+def try_single_example(problem: FederatedProblem, trainer: Any) -> None:
+    """Raise `InputError` if the model has no gradient for a single example. Data that cannot be read is left to the rounds."""
+    for client in range(min(_TRIED, len(problem.sizes))):
+        with suppress(Exception):
+            example = problem.examples(client).part(0, 1)
+            break
+    else:
+        return
+    trainer.gradients(flatten(problem.module), example)

@@ -35,6 +35,7 @@ from sketchfed.training import (
     Trainer,
     make_trainer,
 )
+from sketchfed.training.base import spans
 from sketchfed.training.metrics import FOR_REGRESSION, METRICS, metric_key
 from sketchfed.training.objective import BATCH_LOSSES
 from sketchfed.vectors import flatten
@@ -212,9 +213,9 @@ class Workload:
 
     def test_chunks(self) -> list[Examples]:
         """The prepared held-out data, in chunks that are scored one at a time."""
-        starts = range(0, len(self.dataset.x_test), _CHUNK)
         x, y = self.dataset.x_test, self.dataset.y_test
-        return [Examples(self.dataset.prepare(x[s : s + _CHUNK]), y[s : s + _CHUNK]) for s in starts]
+        parts = spans(len(x), _CHUNK)
+        return [Examples(self.dataset.prepare(x[start:stop]), y[start:stop]) for start, stop in parts]
 
     def summarise(self, parts: Sequence[tuple[float, int]]) -> Score:
         """Combine the scores of the chunks into one score."""

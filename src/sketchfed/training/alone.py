@@ -23,7 +23,7 @@ def each_gradient(module: nn.Module, objective: Objective, weights: Tensor, exam
 
     `torch.func.vmap` computes examples of one shape together. The module must treat each example separately.
     """
-    _refuse_statistics(module)
+    _refuse_mixing(module)
     layout = Layout.of(module)
     if isinstance(examples, Examples):
         if not examples.size:
@@ -73,10 +73,14 @@ def _together(module: nn.Module, objective: Objective, layout: Layout, weights: 
         return _one_by_one(gradient, weights, batches)
 
 
-def _refuse_statistics(module: nn.Module) -> None:
+def _refuse_mixing(module: nn.Module) -> None:
+    """Raise an error for layers whose forward pass writes what other examples read."""
     for name, layer in module.named_modules():
+        what = f"layer '{name}' ({type(layer).__name__})"
         if isinstance(layer, _NormBase) and layer.training and layer.track_running_stats:
-            raise RuntimeError(f"layer '{name}' ({type(layer).__name__}) keeps running statistics, which are of many examples")
+            raise RuntimeError(f"{what} keeps running statistics, which are of many examples")
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+            raise RuntimeError(f"{what} has max_norm, which rescales the weights of the words in a batch besides all gradients")
 
 
 def _one_by_one(gradient: Callable[..., Tensor], weights: Tensor, batches: list[Any]) -> Tensor:

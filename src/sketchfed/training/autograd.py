@@ -18,7 +18,7 @@ from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.items import Stream, placed
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
-from sketchfed.training.objective import OfBatch, OnDevice, objective_of
+from sketchfed.training.objective import OfBatch, OnDevice, objective_of, outputs_of
 from sketchfed.training.own_parts import OwnParts
 from sketchfed.training.recipe import Recipe
 from sketchfed.vectors import Layout, Sharing, adopt, emptied, hollow, sharing, trainable
@@ -52,7 +52,8 @@ class AutogradTrainer:
     ) -> None:
         self.dim = Layout.of(module).dim
         self._device, self._draws = device, False
-        self._module, self._form, self._recipe = hollow(module), form, recipe or Recipe()
+        self._changed: Sequence[str] = ()
+        self._module, self._form, self._recipe = _without_sparse(hollow(module)), form, recipe or Recipe()
         self._own, self._plain = OwnParts(module), sharing(module) == Sharing()
         self._loss = loss
         self._objective = objective_of(loss) if device.type == "cpu" else OnDevice(objective_of(loss), device)
@@ -78,6 +79,7 @@ class AutogradTrainer:
             for name in changed:  # the next examples are tried on the same module
                 module.get_buffer(name).copy_(buffers[name])
         self._check_buffers(changed)
+        self._changed = changed
 
     def _check_buffers(self, changed: Sequence[str]) -> None:
         """Refuse changes of buffers of which nobody said what happens to them. Counters begin anew in each round."""
@@ -166,7 +168,7 @@ class AutogradTrainer:
 
     def _made(self, form: ModelSketch) -> "AutogradTrainer":
         trainer = AutogradTrainer(client_form(self._module, form), self._loss, form, self._recipe, self._device)
-        trainer._draws = self._draws
+        trainer._draws, trainer._changed = self._draws, self._changed
         return trainer
 
     def gradients(self, weights: Tensor, examples: Any, out: Tensor | None = None) -> Tensor:
@@ -175,6 +177,12 @@ class AutogradTrainer:
             raise InputError(
                 "the model draws random numbers (dropout?), so the gradient of an example depends on more than the example. "
                 "Remove such layers for privacy at example level, or protect whole clients: privacy.unit = 'client'."
+            )
+        if self._changed:
+            raise InputError(
+                f"training changes the buffer '{self._changed[0]}', so the gradient of an example depends on more than the "
+                "example. Use layers without running statistics, such as nn.GroupNorm, for privacy at example level, or "
+                "protect whole clients: privacy.unit = 'client'."
             )
         module = self._copy().train()
         try:
@@ -197,7 +205,7 @@ class AutogradTrainer:
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         # A copy, because some layers write to their weights (an embedding with max_norm).
         with self._holding(weights.clone()) as module, torch.no_grad():
-            return module.eval()(x.to(self._device)).cpu()  # type: ignore[no-any-return]
+            return outputs_of(module.eval(), x.to(self._device)).cpu()
 
     def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
         with self._holding(weights.clone()) as module, torch.no_grad():
@@ -219,3 +227,11 @@ class AutogradTrainer:
         if not hasattr(self._local, "module"):
             self._local.module = hollow(self._module, self._device)
         return self._local.module  # type: ignore[no-any-return]
+
+
+def _without_sparse(module: nn.Module) -> nn.Module:
+    """Let embeddings have dense gradients. An update holds all parameters, and many optimisers refuse sparse gradients."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            layer.sparse = False
+    return module

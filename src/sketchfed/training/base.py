@@ -205,6 +205,17 @@ def batches(examples: Any, work: LocalWork, seed: PublicSeed) -> Iterator[Any]:
             yield Examples(x.index_select(0, rows), y.index_select(0, rows))
 
 
+def spans(count: int, most: int) -> list[tuple[int, int]]:
+    """Cut examples into parts, `most` at a time. Only if there is no other way does a part hold a single example.
+
+    Some models and losses of users squeeze a batch of one example to an example.
+    """
+    starts = list(range(0, count, most))
+    if most > 2 and count > 1 and count - starts[-1] == 1:
+        starts[-1] -= 1
+    return list(zip(starts, [*starts[1:], count], strict=True)) if starts else []
+
+
 def scored(outputs: Tensor, targets: Tensor, mean_loss: Tensor) -> tuple[float, int]:
     right = int((outputs.argmax(1) == targets).sum()) if not targets.is_floating_point() else 0
     return float(mean_loss) * len(targets), right

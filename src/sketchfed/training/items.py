@@ -13,7 +13,7 @@ from sketchfed.data.reading import FIRST
 from sketchfed.devices import moved
 from sketchfed.errors import InputError, SketchfedError
 from sketchfed.seeds import PublicSeed
-from sketchfed.training.base import Examples, LocalWork
+from sketchfed.training.base import Examples, LocalWork, spans
 from sketchfed.training.called import called_name
 
 Collate = Callable[[list[Any]], Any]
@@ -70,7 +70,7 @@ class Items:
 
     def chunks(self, most: int) -> Iterator["Items"]:
         """All examples in their order, at most this many at a time."""
-        return (self.part(start, start + most) for start in range(0, self.size, most))
+        return (self.part(start, stop) for start, stop in spans(self.size, most))
 
     def batches(self, work: LocalWork, seed: PublicSeed) -> Iterator["Items"]:
         """The batches of a round's local work."""
@@ -98,7 +98,7 @@ class Columns:
 
     def chunks(self, most: int) -> Iterator["Columns"]:
         """All examples in their order, at most this many at a time."""
-        return (self.part(start, start + most) for start in range(0, self.size, most))
+        return (self.part(start, stop) for start, stop in spans(self.size, most))
 
     def batches(self, work: LocalWork, seed: PublicSeed) -> Iterator["Columns"]:
         """The batches of a round's local work."""

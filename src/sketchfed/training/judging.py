@@ -13,7 +13,7 @@ from sketchfed.training.base import Examples
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
 from sketchfed.training.metrics import Metric, measured, metric_key
-from sketchfed.training.objective import OfBatch, OnDevice, objective_of
+from sketchfed.training.objective import OfBatch, OnDevice, objective_of, outputs_of
 from sketchfed.training.own import Evaluate, evaluated
 from sketchfed.training.own_parts import with_own_parts
 
@@ -66,7 +66,7 @@ class Judge:
                 loss, correct = objective.score(module, part)
                 total, right, count = total + loss, right + correct, count + part.size
                 if self.metrics:
-                    outputs.append(module(part.x.to(self.device)).cpu())
+                    outputs.append(outputs_of(module, part.x.to(self.device)).cpu())
                     targets.append(part.y)
         found: dict[str, float | None] = {"loss": total / count}
         if self.classes:

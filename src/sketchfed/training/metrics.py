@@ -59,6 +59,8 @@ def mae(outputs: Tensor, targets: Tensor) -> float:
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
     """The share of the targets' variance that the outputs explain, averaged over the numbers of a target."""
+    if len(targets) < 2:
+        return math.nan  # one example has no variance
     from sklearn.metrics import r2_score  # a second to import
 
     return float(r2_score(targets.reshape(len(targets), -1).numpy(), outputs.reshape(len(outputs), -1).numpy()))

@@ -74,7 +74,7 @@ class OfOutputs(Objective):
 
     def score(self, module: nn.Module, examples: Examples) -> tuple[float, int]:
         """The sum of losses, and how many answers are right."""
-        outputs = module(examples.x)
+        outputs = outputs_of(module, examples.x)
         return scored(outputs, examples.y, self.loss(outputs, examples.y))
 
     def tried(self, module: nn.Module, examples: Examples) -> Tensor:
@@ -129,6 +129,19 @@ class OnDevice(Objective):
         """The same, for a first batch. Raise `InputError` unless it can be minimised."""
         found: Tensor = self.objective.tried(module, placed(examples, self.device))
         return found
+
+
+def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
+    """The outputs of a model in evaluation, also if it squeezes a batch of one example, so that they lack a dimension.
+
+    Then the example is evaluated as a batch of two.
+    """
+    outputs: Tensor = module(x)
+    if len(x) == 1 and isinstance(outputs, Tensor) and outputs.shape[:1] != (1,):
+        twice = module(torch.cat([x, x]))
+        if twice.ndim > outputs.ndim and len(twice) == 2:
+            return twice[:1]  # type: ignore[no-any-return]
+    return outputs
 
 
 def objective_of(loss: str | Loss | Objective) -> Any:

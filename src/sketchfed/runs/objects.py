@@ -12,9 +12,10 @@ from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.own_loop import LoopWorkload, loop_of, test_of
 from sketchfed.runs.own_loss import LossWorkload
+from sketchfed.runs.own_pairs import as_tensors, is_plain, keeps_integers, objective_for, task_of
 from sketchfed.runs.problem import FederatedProblem
-from sketchfed.runs.workload import Chosen, from_objects, named_workload
-from sketchfed.training import LOOPS, BatchLoss, Collate, Evaluate, Loss, Train
+from sketchfed.runs.workload import Chosen, from_objects, loss_for, metrics_for, named_workload
+from sketchfed.training import LOOPS, BatchLoss, Collate, Evaluate, Loss, OfBatch, Recipe, Train
 from sketchfed.training.called import TAKEN, called_name, check_function
 
 FUNCTIONS = ("train", "evaluate", "batch_loss", "collate")
@@ -81,15 +82,13 @@ class Objects:
                 module=model,
                 clients=self.clients,
                 test=self.test,
-                batch_loss=self.batch_loss,
+                objective=OfBatch(self.batch_loss),
                 collate=self.collate,
                 evaluation=evaluation,
                 recipe=recipe,
             )
         if self.train is None:
-            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe}
-            made = from_objects(model, self.clients, self.test, self.loss, self.task, self.metric, **built_in)
-            return replace(made, evaluation=evaluation)
+            return self._of_pairs(model, self.clients, evaluation, recipe)
         return LoopWorkload(
             module=model,
             clients=self.clients,
@@ -99,6 +98,33 @@ class Objects:
             settings=config.training.options,
             train_name=called_name(self.train, "train"),
             evaluate_name=called_name(self.evaluate, "evaluate"),
+        )
+
+    def _of_pairs(
+        self, model: nn.Module, clients: Sequence[Any], evaluation: Evaluation | None, recipe: Recipe
+    ) -> FederatedProblem:
+        """The problem of a loss of outputs and targets."""
+        task, given = task_of(self.loss, self.task), [as_tensors(data) for data in (*clients, self.test)]
+        *clients, test = given
+        if self.collate is None and all(is_plain(data, task) for data in given) and not keeps_integers(model, given[0]):
+            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe}
+            made = from_objects(model, clients, test, self.loss, task, self.metric, **built_in)
+            return replace(made, evaluation=evaluation)
+        if self.redraw is not None:
+            raise InputError(
+                f"redraw = {self.redraw} is for Datasets that are read before round 1. Here batches are made in another form, "
+                "and Datasets are read anew in every pass. Remove redraw."
+            )
+        given = [tuple(data) if _is_pair(data) else data for data in given]
+        return LossWorkload(
+            module=model,
+            clients=given[:-1],
+            test=given[-1],
+            objective=objective_for(model, clients, self.collate, loss_for(task, self.loss), task),
+            collate=self.collate,
+            metrics=metrics_for(task, self.metric),
+            evaluation=evaluation,
+            recipe=recipe,
         )
 
     def _check_kinds(self) -> None:
@@ -142,8 +168,11 @@ class Objects:
                 of_pairs if self.batch_loss is not None else {},
                 "pairs of inputs and targets, and only batch_loss knows what is what in a batch",
             ),
-            ({"collate": self.collate} if pairs else {}, "batches that batch_loss reads, which was not passed"),
         ):
             if given := [name for name, value in unused.items() if value is not None]:
                 instead = "measure it in evaluate(model, data, context)" if given[0] == "metric" else "use it in your function"
                 raise InputError(f"{given[0]} is for {why}. Remove it, and {instead}.")
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)

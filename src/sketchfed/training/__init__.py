@@ -8,8 +8,9 @@ from sketchfed.training.items import Collate, examples_in
 from sketchfed.training.losses import LOSSES, Loss, loss_named
 from sketchfed.training.memory import ClientMemory, Turn
 from sketchfed.training.metrics import METRICS, Metric
-from sketchfed.training.objective import BATCH_LOSSES, BatchLoss, OfBatch
+from sketchfed.training.objective import BATCH_LOSSES, BatchLoss, Objective, OfBatch
 from sketchfed.training.own import LOOPS, ClientContext, Evaluate, OwnLoop, Train
+from sketchfed.training.pairs import OfPairs
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
 from sketchfed.training.pull import Pull
 from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, Recipe
@@ -36,6 +37,7 @@ __all__ = [
     "Loss",
     "Metric",
     "OfBatch",
+    "OfPairs",
     "OwnLoop",
     "PerceptronTrainer",
     "Pull",
@@ -52,11 +54,11 @@ __all__ = [
 ]
 
 
-def make_trainer(module: nn.Module, loss: str | Loss | OfBatch, recipe: Recipe | None = None) -> Trainer:
+def make_trainer(module: nn.Module, loss: str | Loss | Objective, recipe: Recipe | None = None) -> Trainer:
     """Return the fastest trainer for a module: hand-written ones for dense layers and for stacks of convolutions, autograd for
     everything else. `recipe` says how steps are taken; by default they are those of plain SGD.
     """
-    if isinstance(loss, OfBatch):
+    if isinstance(loss, Objective):
         return AutogradTrainer(module, loss, recipe=recipe)
     function = loss_named(loss)
     if loss in ("cross_entropy", "squares") and (recipe is None or recipe.usual):

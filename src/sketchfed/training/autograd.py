@@ -17,7 +17,7 @@ from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.items import Stream
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
-from sketchfed.training.objective import OfBatch, objective_of
+from sketchfed.training.objective import Objective, objective_of
 from sketchfed.training.own_parts import OwnParts
 from sketchfed.training.recipe import Recipe
 from sketchfed.vectors import Layout, Sharing, adopt, emptied, hollow, sharing, trainable
@@ -39,7 +39,7 @@ class AutogradTrainer:
     """
 
     def __init__(
-        self, module: nn.Module, loss: Loss | OfBatch, form: ModelSketch | None = None, recipe: Recipe | None = None
+        self, module: nn.Module, loss: Loss | Objective, form: ModelSketch | None = None, recipe: Recipe | None = None
     ) -> None:
         self.dim = Layout.of(module).dim
         self.sequential = False

@@ -43,13 +43,22 @@ class OfBatch(Objective):
 
     def __call__(self, module: nn.Module, examples: ClientData) -> Tensor:
         content = examples.content()
-        form = _form(content)
+        form = form_of(content)
         if form in self._tried or examples.size < 2 or not torch.is_grad_enabled():
             return checked_loss(self.function(module, content), self._name)
         with refusing_broadcasts(module, examples.size):
             found = checked_loss(self.function(module, content), self._name)
         self._tried.add(form)
         return found
+
+    @property
+    def code(self) -> dict[str, Any]:
+        """The user's code on which the result depends."""
+        return {"batch_loss": self.function}
+
+    def weight(self, examples: ClientData) -> int:
+        """How much a batch counts in a mean of losses."""
+        return examples.size
 
     @property
     def _name(self) -> str:
@@ -103,7 +112,8 @@ def _described(found: object) -> str:
     return "None" if found is None else f"a {type(found).__name__}"
 
 
-def _form(content: object) -> tuple[Any, ...]:
+def form_of(content: object) -> tuple[Any, ...]:
+    """The types and numbers of dimensions of the tensors in a batch."""
     leaves, _ = trees.tree_flatten(content)
     return tuple((leaf.ndim, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves)
 

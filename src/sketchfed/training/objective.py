@@ -33,6 +33,10 @@ class Objective(ABC):
     def __call__(self, module: nn.Module, examples: Any) -> Tensor:
         """The loss, a scalar."""
 
+    def weight(self, examples: Any) -> int:
+        """How much a batch counts in a mean of losses."""
+        return int(examples.size)
+
 
 @dataclass(frozen=True)
 class OfBatch(Objective):
@@ -44,13 +48,18 @@ class OfBatch(Objective):
 
     def __call__(self, module: nn.Module, examples: ClientData) -> Tensor:
         content = examples.content()
-        form = _form(content)
+        form = form_of(content)
         if form in self._tried or examples.size < 2 or not torch.is_grad_enabled():
             return checked_loss(self.function(module, content), self._name)
         with refusing_broadcasts(module, examples.size):
             found = checked_loss(self.function(module, content), self._name)
         self._tried.add(form)
         return found
+
+    @property
+    def code(self) -> dict[str, Any]:
+        """The user's code on which the result depends."""
+        return {"batch_loss": self.function}
 
     @property
     def _name(self) -> str:
@@ -71,6 +80,10 @@ class OfOutputs(Objective):
 
     def __call__(self, module: nn.Module, examples: Examples) -> Tensor:
         return checked_loss(self.loss(module(examples.x), examples.y), called_name(self.loss, "loss"))
+
+    def pair(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """The inputs and targets of a batch."""
+        return examples.x, examples.y
 
     def score(self, module: nn.Module, examples: Examples) -> tuple[float, int]:
         """The sum of losses, and how many answers are right."""
@@ -104,7 +117,8 @@ def _described(found: object) -> str:
     return "None" if found is None else f"a {type(found).__name__}"
 
 
-def _form(content: object) -> tuple[Any, ...]:
+def form_of(content: object) -> tuple[Any, ...]:
+    """The types and numbers of dimensions of the tensors in a batch."""
     leaves, _ = trees.tree_flatten(content)
     return tuple((leaf.ndim, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves)
 
@@ -131,13 +145,13 @@ class OnDevice(Objective):
         return found
 
 
-def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
+def outputs_of(module: nn.Module, x: Any) -> Tensor:
     """The outputs of a model in evaluation, also if it squeezes a batch of one example, so that they lack a dimension.
 
     Then the example is evaluated as a batch of two.
     """
     outputs: Tensor = module(x)
-    if len(x) == 1 and isinstance(outputs, Tensor) and outputs.shape[:1] != (1,):
+    if isinstance(x, Tensor) and len(x) == 1 and isinstance(outputs, Tensor) and outputs.shape[:1] != (1,):
         twice = module(torch.cat([x, x]))
         if twice.ndim > outputs.ndim and len(twice) == 2:
             return twice[:1]  # type: ignore[no-any-return]

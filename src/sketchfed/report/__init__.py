@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sketchfed.report.charts import INK, MUTED, PALETTE, save_chart
-    from sketchfed.report.loading import Round, RunRecord, read
+    from sketchfed.report.loading import ClientFigures, Round, RunRecord, read
     from sketchfed.report.means import with_error
     from sketchfed.report.page import write_report
     from sketchfed.report.tables import latex_table, terminal_table
@@ -15,6 +15,7 @@ __all__ = [
     "INK",
     "MUTED",
     "PALETTE",
+    "ClientFigures",
     "Round",
     "RunRecord",
     "latex_table",
@@ -33,7 +34,7 @@ __all__ = [
 
 _NAMES = {
     "charts": ("INK", "MUTED", "PALETTE", "save_chart"),
-    "loading": ("Round", "RunRecord", "read"),
+    "loading": ("ClientFigures", "Round", "RunRecord", "read"),
     "means": ("with_error",),
     "page": ("write_report",),
     "tables": ("latex_table", "terminal_table"),

@@ -7,9 +7,10 @@ from sketchfed.rounds.local import LocalEngine
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.recorder import Exchange, Recorder
 from sketchfed.rounds.server import Server
-from sketchfed.rounds.tally import Tally
+from sketchfed.rounds.tally import Answers, Tally
 
 __all__ = [
+    "Answers",
     "AsynchronousSettings",
     "BufferedServer",
     "Engine",

@@ -5,7 +5,7 @@ from torch import nn
 
 from sketchfed.devices import CPU
 from sketchfed.training.autograd import AutogradTrainer
-from sketchfed.training.base import Examples, LiveExamples, LocalWork, Score, Trainer
+from sketchfed.training.base import ClientData, Examples, LiveExamples, LocalWork, Score, Trainer
 from sketchfed.training.items import Collate, examples_in
 from sketchfed.training.judging import Judge, Judged
 from sketchfed.training.losses import LOSSES, Loss, loss_named
@@ -16,7 +16,7 @@ from sketchfed.training.own import LOOPS, ClientContext, Evaluate, OwnLoop, Trai
 from sketchfed.training.pairs import OfPairs
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
 from sketchfed.training.pull import Pull
-from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, Recipe
+from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, Recipe, Schedule
 from sketchfed.training.settings import TrainingSettings
 from sketchfed.training.stack import StackTrainer, stacked_layers
 from sketchfed.training.threads import one_thread
@@ -31,6 +31,7 @@ __all__ = [
     "AutogradTrainer",
     "BatchLoss",
     "ClientContext",
+    "ClientData",
     "ClientMemory",
     "Collate",
     "Evaluate",
@@ -41,12 +42,14 @@ __all__ = [
     "LocalWork",
     "Loss",
     "Metric",
+    "Objective",
     "OfBatch",
     "OfPairs",
     "OwnLoop",
     "PerceptronTrainer",
     "Pull",
     "Recipe",
+    "Schedule",
     "Score",
     "StackTrainer",
     "Train",

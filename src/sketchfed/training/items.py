@@ -217,7 +217,7 @@ class Ready:
         return Ready(mapped(lambda column: column[start:stop], self._content))
 
 
-def examples_in(data: Any, collate: Collate | None = None, *, owner: str = "a client") -> Items | Columns | Stream:
+def examples_in(data: Any, collate: Collate | None = None, *, owner: str = "a client") -> Any:
     """A client's examples, from whatever holds them."""
     if isinstance(data, DataLoader):
         if collate is not None:

@@ -44,6 +44,12 @@ NAMED = {
         "model": {"metric": ["f1", "auroc"]},
     },
     "control variates": {"algorithm": {"name": "iterative", **WORK, "scaffold": True}, "sketch": {"ratio": 0.5}},
+    "dynamic regularisation": {"algorithm": {"name": "iterative", **WORK, "feddyn": 0.1}, "sketch": {"ratio": 0.5}},
+    "asynchronous steps": {
+        "algorithm": {"name": "fedavg", **WORK},
+        "codec": {"name": "sketched"},
+        "asynchronous": {"buffer": 2, "concurrency": 3},
+    },
     "weights and a pull": {
         "algorithm": {"name": "fedavg", **WORK, "weighting": "examples"},
         "training": {"proximal": 0.5},

@@ -165,6 +165,6 @@ class DynamicTrainer(_Corrected):
         parameters = self._segments.parameters
         own = self._kept(turn, GRADIENT, parameters)
         turn.pull = Pull(self._alpha, functional.pad(own.neg(), (0, self._segments.buffers)))
-        trained = self._trainer.train(weights, examples, work, turn)
+        trained = self._trainer.train(weights, examples, work, turn).cpu()  # where both of its encodings have the same bits
         turn.kept[GRADIENT] = own - self._followed(trained - weights, turn)[:parameters] * self._alpha
         return trained

@@ -4,18 +4,20 @@ Clients of one process use the same sketches, terms and signatures, so a simulat
 machine of its own has nothing to share: `clear_caches` puts a process in its place.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from functools import _lru_cache_wrapper
 
-__all__ = ["cached", "clear_caches"]
+__all__ = ["cached", "cached_within", "clear_caches"]
 
 _Result = TypeVar("_Result")
 
-_CACHES: "list[_lru_cache_wrapper[Any]]" = []
+_CACHES: "list[_lru_cache_wrapper[Any] | _KeptWithin[Any]]" = []
 
 
 def cached(*, maxsize: int) -> "Callable[[Callable[..., _Result]], _lru_cache_wrapper[_Result]]":
@@ -27,6 +29,43 @@ def cached(*, maxsize: int) -> "Callable[[Callable[..., _Result]], _lru_cache_wr
         return made
 
     return decorate
+
+
+def cached_within(*, room: int) -> "Callable[[Callable[..., _Result]], _KeptWithin[_Result]]":
+    """Like `cached`, for functions that return tuples of tensors. The latest results are kept, as many as fit into `room`
+    bytes, and the last one in any case.
+    """
+    return lambda function: _KeptWithin(function, room)
+
+
+class _KeptWithin(Generic[_Result]):
+    """A function with its latest results."""
+
+    def __init__(self, function: Callable[..., _Result], room: int) -> None:
+        self._function, self._room, self._size = function, room, 0
+        self._kept: OrderedDict[tuple[object, ...], _Result] = OrderedDict()
+        self._lock = Lock()
+        _CACHES.append(self)
+
+    def __call__(self, *arguments: object) -> _Result:
+        with self._lock:
+            if arguments not in self._kept:
+                self._kept[arguments] = found = self._function(*arguments)
+                self._size += _bytes(found)
+                while self._size > self._room and len(self._kept) > 1:
+                    self._size -= _bytes(self._kept.popitem(last=False)[1])
+            self._kept.move_to_end(arguments)
+            return self._kept[arguments]
+
+    def cache_clear(self) -> None:
+        """Forget all results."""
+        with self._lock:
+            self._kept.clear()
+            self._size = 0
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def clear_caches() -> None:

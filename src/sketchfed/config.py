@@ -22,8 +22,9 @@ from sketchfed.algorithms import (
 )
 from sketchfed.algorithms.beside import extended
 from sketchfed.algorithms.chosen import ChosenPart
+from sketchfed.algorithms.settings import decoding_on
 from sketchfed.data import DATA_SETS, PARTITIONS
-from sketchfed.devices import check_name
+from sketchfed.devices import check_name, device_named
 from sketchfed.errors import FaultyPartError, InputError, UnknownNameError
 from sketchfed.models import MODELS
 from sketchfed.nn.sharing import shared
@@ -360,8 +361,12 @@ class Config:
         return self.algorithm.resolved(dim, clients, module)
 
     def participant(self, trainer: Trainer, sizes: Sequence[int], module: nn.Module | None = None) -> Participant:
-        """Make the participant of a completed configuration. `sizes` is the number of examples of each client."""
-        protection = self.protection(dim=trainer.dim, sizes=sizes, module=module)
+        """Make the participant of a completed configuration. `sizes` is the number of examples of each client.
+
+        Sketches are undone on `engine.device`. Where `trainer` trains is its own matter.
+        """
+        there = replace(self, algorithm=decoding_on(self.algorithm, device_named(self.engine.device)))
+        protection = there.protection(dim=trainer.dim, sizes=sizes, module=module)
         trainer = extended(trainer, protection.algorithm, sizes, self.shared_seed)
         proximal = self.training.proximal
         return Participant(trainer=trainer, seed=self.shared_seed, protection=protection, proximal=proximal)

@@ -116,10 +116,12 @@ def together(grid: Any, config: Config, members: list[Member], session: bytes) -
     return replace(config, joint=both.joint(session)), both.nonces
 
 
-def run_on(grid: Any, tables: dict[str, Any], folder: Any = None, **given: Any) -> Run:
+def run_on(
+    grid: Any, tables: dict[str, Any], folder: Any = None, *, engine: Mapping[str, Any] | None = None, **given: Any
+) -> Run:
     """The run that a ServerApp with this grid makes of a configuration."""
-    engine = {"name": "flower", "deadline": 1.0, "wait": 1.0}
-    return prepare(load_config({**tables, "engine": engine}), folder=folder, host=partial(Federation, grid=grid)).finish(
+    chosen = {"name": "flower", "deadline": 1.0, "wait": 1.0, **(engine or {})}
+    return prepare(load_config({**tables, "engine": chosen}), folder=folder, host=partial(Federation, grid=grid)).finish(
         **given
     )
 

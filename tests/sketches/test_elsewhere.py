@@ -1,5 +1,6 @@
 """Sketches on other devices are the same operators: their random integers are drawn on the CPU, and many have the same bits."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -8,8 +9,9 @@ import torch
 
 from sketchfed import PublicSeed
 from sketchfed.kernels import philox
-from sketchfed.sketches import SKETCHES, Block, DirectSum
+from sketchfed.sketches import SKETCHES, Block, DirectSum, Sketch
 from sketchfed.sketches.columns import _all_codes, _codes_on
+from sketchfed.sketches.elsewhere import desketched
 from sketchfed.sketches.sampling import _moved as sampled
 from sketchfed.sketches.srht import _moved as signed
 from sketchfed.testing.devices import pretended
@@ -42,8 +44,8 @@ def test_codes_that_fill_32_bits_survive_the_move():
 
 def test_signs_and_rows_equal_those_of_the_cpu():
     srht, sampling = made(SKETCHES["srht"]), made(SKETCHES["sampling"])
-    [(signs, rows)] = signed(srht, DEVICE)
-    assert signs.tolist() == (1 - 2 * philox.bits(srht._words[0], 300).astype(int)).tolist()
+    signs, rows = signed(srht, DEVICE)
+    assert signs[0].tolist() == (1 - 2 * philox.bits(srht._words[0], 300).astype(int)).tolist()
     assert rows.tolist() == srht._rows.tolist()
     found, factors = sampled(sampling, DEVICE)
     assert (found.tolist(), factors.tolist()) == (sampling._rows.tolist(), sampling._signs.tolist())
@@ -60,7 +62,7 @@ def test_entries_that_are_made_on_a_device_equal_those_of_the_cpu(name):
 
 def test_what_was_drawn_is_moved_once():
     sketch = made(SKETCHES["count"])
-    assert _all_codes(sketch, DEVICE) is _all_codes(made(SKETCHES["count"]), DEVICE)
+    assert _all_codes(sketch, DEVICE)[0] is _all_codes(made(SKETCHES["count"]), DEVICE)[0]
 
 
 @pytest.mark.parametrize("name", PORTABLE)
@@ -98,3 +100,52 @@ def test_sketches_side_by_side_are_portable_if_all_of_them_are():
 def test_products_and_cosine_transforms_are_not_portable():
     others = [made(SKETCHES["gaussian"]), made(SKETCHES["ams"]), made(partial(SKETCHES["srht"], transform="cosine"))]
     assert not any(sketch.portable for sketch in others)
+
+
+# Undone where the bits are those of the CPU --------------------------------------------------------------------------------
+
+
+def undone_on(sketch, monkeypatch):
+    """The devices on which `desketched` undoes a sketch, and whether its bits are those of the CPU."""
+    places, adjoint = [], Sketch.adjoint
+    y = torch.randn(sketch.size)
+    wanted = sketch.adjoint(y)
+    desketched(sketch, y, DEVICE)  # the device shows what it can do
+    monkeypatch.setattr(Sketch, "adjoint", lambda self, y: (places.append(y.device), adjoint(self, y))[1])
+    found = desketched(sketch, y, DEVICE)
+    assert found.device.type == "cpu"
+    return places, torch.equal(found.view(torch.int32), wanted.view(torch.int32))
+
+
+@pytest.mark.parametrize("name", PORTABLE)
+def test_portable_sketches_are_undone_on_the_device(name, monkeypatch):
+    assert undone_on(made(PORTABLE[name]), monkeypatch) == ([DEVICE], True)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "ams"])
+def test_other_sketches_are_undone_on_the_cpu(name, monkeypatch):
+    assert undone_on(made(SKETCHES[name]), monkeypatch) == ([torch.device("cpu")], True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flushed(SKETCHES["sampling"]):
+    """On another device, numbers that are nearly zero become zero, as on some GPUs."""
+
+    def _adjoint(self, y):
+        found = super()._adjoint(y)
+        return found if y.device.type == "cpu" else torch.where(found.abs() < 1e-38, torch.zeros_like(found), found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regrouped(SKETCHES["count"]):
+    """Another device rounds otherwise: it divides by a third where the CPU multiplies by three."""
+
+    def _adjoint(self, y):
+        return 3 * super()._adjoint(y) if y.device.type == "cpu" else super()._adjoint(y) / (1 / 3)
+
+
+@pytest.mark.parametrize("family", [Flushed, Regrouped])
+def test_a_device_that_comes_to_other_bits_is_not_used_and_the_log_says_so(family, monkeypatch, caplog):
+    assert undone_on(made(family), monkeypatch) == ([torch.device("cpu")], True)
+    assert len(caplog.records) == 1
+    assert "pretend:0 does not compute the bits of the CPU for sketch" in caplog.text

@@ -16,6 +16,7 @@ from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import InputError, WireError
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch, make_sketch
+from sketchfed.sketches.elsewhere import desketched
 from sketchfed.wire import Bits, Packet, bits_named, expect_kind, tensor_named
 
 
@@ -134,7 +135,8 @@ class FetchSgd(Algorithm):
     def _estimated(self, table: Tensor, dim: int, seed: PublicSeed) -> Tensor:
         """U: the median over the rows of each coordinate's estimates."""
         sketches = _tables(dim, self._columns(dim), self.rows, seed)
-        return torch.stack([sketch.adjoint(row) for sketch, row in zip(sketches, table, strict=True)]).median(0).values
+        device = self.sketch.device
+        return torch.stack([desketched(*pair, device) for pair in zip(sketches, table, strict=True)]).median(0).values
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class Iterative(Algorithm):
     def desketched(self, y: Tensor, shared: PublicSeed, dim: int) -> Tensor:
         """Compute Rᵀy, or (size/dim)·Rᵀy for the projection, `(dim,)`."""
         codec = self._codec(dim)
-        desketched = codec.sketch(shared).adjoint(y)
+        desketched = codec.desketched(y, shared)
         return desketched if self.form == "unbiased" else desketched.mul_(codec.shares)
 
     def _codec(self, dim: int) -> SketchCodec:

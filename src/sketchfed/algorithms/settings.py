@@ -4,6 +4,7 @@ import math
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
+import torch
 from torch import nn
 
 from sketchfed.algorithms.blocks import ByName
@@ -46,6 +47,8 @@ class SketchSettings:
     """Where each parameter of the model lies. None if no setting depends on it, or if it is not known yet."""
     _segments: Segments | None = field(default=None, repr=False)
     """The parts of the vector, if there is more than parameters."""
+    _device: str = field(default="cpu", repr=False, compare=False)
+    """Where sketches are undone, if that gives the bits of the CPU."""
 
     def __post_init__(self) -> None:
         SKETCHES[self.name]  # raises an error if the name is unknown
@@ -89,6 +92,15 @@ class SketchSettings:
             known = replace(known, _segments=segments)
         return replace(known, _layout=Layout.of(module).of_parameters) if module is not None and self.by_name else known
 
+    def decoding_on(self, device: torch.device) -> "SketchSettings":
+        """The same sketch. It is undone on a device, if that gives the bits of the CPU."""
+        return replace(self, _device=str(device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is undone."""
+        return torch.device(self._device)
+
     def check_up_only(self, algorithm: str) -> None:
         """Raise `InputError` if `bits_down` is set although the server sends no sketches."""
         if self.bits_down is not None:
@@ -114,6 +126,7 @@ class SketchSettings:
     def codec(self, dim: int) -> SketchCodec:
         """The codec that sends this sketch."""
         given: dict[str, Any] = {"family": self.name, "bits": self.bits, "options": tuple(sorted(self.options.items()))}
+        given["_device"] = self._device
         parameters = dim if self._segments is None else self._segments.parameters
         blocks = self._blocks(parameters) if self.by_name else ()
         if self._segments is not None:
@@ -126,6 +139,12 @@ class SketchSettings:
     def _blocks(self, dim: int) -> tuple[Block, ...]:
         ratio = DEFAULT_RATIO if self.ratio is None else self.ratio
         return self._by_name.found_in(self._layout, dim, ratio=ratio, size=self.size)
+
+
+def decoding_on(algorithm: Any, device: torch.device) -> Any:
+    """An algorithm that undoes its sketches on a device, if it has sketches and if that gives the bits of the CPU."""
+    sketch = getattr(algorithm, "sketch", None)
+    return replace(algorithm, sketch=sketch.decoding_on(device)) if isinstance(sketch, SketchSettings) else algorithm
 
 
 @dataclass(frozen=True, kw_only=True)

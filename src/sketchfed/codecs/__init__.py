@@ -88,7 +88,7 @@ def make_codec(name: str, *, dim: int, size: int | None = None, clients: int | N
 
 def option_names(name: str) -> list[str]:
     """The names of a codec's options, without dim, size and clients."""
-    return [field.name for field in fields(CODECS[name]) if field.name not in ("dim", "size", "clients")]
+    return [field.name for field in fields(CODECS[name]) if field.name not in ("dim", "size", "clients", "_device")]
 
 
 # The budget module looks codecs up by name, so it is imported after the registry exists.

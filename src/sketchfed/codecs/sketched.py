@@ -13,6 +13,7 @@ from sketchfed.codecs.linear import LinearCode
 from sketchfed.codecs.rounding import Parts, check_width, from_packet, relative_variance, to_parts
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Sketch, make_sketch
+from sketchfed.sketches.elsewhere import desketched
 from sketchfed.wire import Packet, expect_kind
 
 
@@ -28,6 +29,8 @@ class SketchCodec(Codec):
     family: str = "srht"
     bits: int = 32
     options: tuple[tuple[str, Any], ...] = field(default=())
+    _device: str = field(default="cpu", repr=False, compare=False)
+    """Where sketches are undone, if that gives the bits of the CPU."""
 
     name = "sketched"
     summary = "a random linear sketch that all parties rebuild from a seed"
@@ -119,7 +122,11 @@ class SketchCodec(Codec):
         return self.rounded(self.sketch(seed).apply(x), bits=self.bits, seed=seed.child("client", client))
 
     def _decode(self, packets: Sequence[Packet], seed: PublicSeed, knowledge: Tensor | None) -> Tensor:
-        return self.sketch(seed).adjoint(self.mean(packets, seed))
+        return self.desketched(self.mean(packets, seed), seed)
+
+    def desketched(self, y: Tensor, seed: PublicSeed) -> Tensor:
+        """Rᵀy for a round's sketch: `(size,)` to `(dim,)`. It has the same bits everywhere."""
+        return desketched(self.sketch(seed), y, torch.device(self._device))
 
 
 @cached(maxsize=8)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from sketchfed import vectors
 from sketchfed.algorithms import Replica
 from sketchfed.algorithms.forms import seen
-from sketchfed.config import Config, load_config
+from sketchfed.config import Config, EngineSettings, load_config
 from sketchfed.data import from_clients
 from sketchfed.devices import device_named
 from sketchfed.errors import InputError, WireError
@@ -132,9 +132,10 @@ class NodeSource(WorkSource):
         return Hello(examples=len(parts[client]), own=False)
 
     def work(self, agreement: Agreement, client: int) -> Work:
-        config = agreement.config
+        device = self._device
+        config = replace(agreement.config, engine=EngineSettings(device=str(device)))
         module = build_module(config, shape=agreement.shape, outputs=agreement.outputs)
-        chosen, device = config.training, self._device
+        chosen = config.training
         trainer: Trainer = (
             make_trainer(module, loss_of(config, agreement.task), chosen.recipe(config.algorithm.rounds), device)
             if chosen.train is None

@@ -14,6 +14,8 @@ from sketchfed.kernels.finite import all_finite
 from sketchfed.seeds import PublicSeed
 
 MAX_DIM = 2**31 - 1
+MOST_MOVED = 2**29
+"""The room for what was drawn on the CPU and moved to devices, in bytes for each kind of sketch."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sketchfed.caches import cached
+from sketchfed.caches import cached_within
 from sketchfed.kernels import scatter
 from sketchfed.kernels.jit import on_cpu
 from sketchfed.seeds import Words
-from sketchfed.sketches.base import Sketch
+from sketchfed.sketches.base import MOST_MOVED, Sketch
 
 _CODES_AT_ONCE = 2**16  # 256 KiB of codes: they are read again while still in the second-level cache
 
@@ -66,10 +66,10 @@ class ColumnSketch(Sketch):
 
 def _codes_on(sketch: ColumnSketch, device: torch.device, first: int, count: int) -> Tensor:
     """The codes of columns first to first + count as int64, on a device."""
-    return _all_codes(sketch, device)[:, first : first + count].long() & 0xFFFFFFFF
+    return _all_codes(sketch, device)[0][:, first : first + count].long() & 0xFFFFFFFF
 
 
-@cached(maxsize=2)
-def _all_codes(sketch: ColumnSketch, device: torch.device) -> Tensor:
+@cached_within(room=MOST_MOVED)
+def _all_codes(sketch: ColumnSketch, device: torch.device) -> tuple[Tensor]:
     """The codes of all columns, drawn on the CPU and moved once. torch takes their highest bits for signs."""
-    return torch.from_numpy(sketch._codes(0, sketch.dim).view(np.int32)).to(device)
+    return (torch.from_numpy(sketch._codes(0, sketch.dim).view(np.int32)).to(device),)

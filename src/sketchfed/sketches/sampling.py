@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sketchfed.caches import cached
+from sketchfed.caches import cached_within
 from sketchfed.kernels import draws, philox
-from sketchfed.sketches.base import Sketch
+from sketchfed.sketches.base import MOST_MOVED, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Sampling(Sketch):
         return y.new_zeros(y.shape[0], self.dim).index_copy(1, _moved(self, y.device)[0], self._weights(y) * y)
 
 
-@cached(maxsize=2)
+@cached_within(room=MOST_MOVED)
 def _moved(sketch: Sampling, device: torch.device) -> tuple[Tensor, Tensor]:
     """The rows and their signs, drawn on the CPU and moved once."""
     return sketch._rows.to(device), sketch._signs.to(device)

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sketchfed.caches import cached
+from sketchfed.caches import cached_within
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.kernels import draws, fwht, philox
 from sketchfed.kernels.cosine import cosine, cosine_transposed
 from sketchfed.kernels.jit import on_cpu
 from sketchfed.kernels.scratch import scratch
 from sketchfed.seeds import Words
-from sketchfed.sketches.base import Sketch
+from sketchfed.sketches.base import MOST_MOVED, Sketch
 
 TRANSFORMS = ("hadamard", "cosine")
 LEAST_IN_PIECES = 2**22
@@ -182,17 +182,14 @@ class Srht(Sketch):
 
     def _each_part(self, like: Tensor) -> Iterator[tuple[_Part, Tensor, Tensor]]:
         """Every part with its signs and its rows as tensors beside `like`."""
-        for part, (signs, rows) in zip(self._parts, _moved(self, like.device), strict=True):
-            yield part, signs.to(like.dtype), rows.long()
+        signs, rows = _moved(self, like.device)
+        for index, part in enumerate(self._parts):
+            yield part, signs[index, : part.length].to(like.dtype), rows[part.first : part.last].long()
 
 
-@cached(maxsize=2)
-def _moved(sketch: Srht, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """The signs and the rows of each part, drawn on the CPU and moved once, in 8 and 32 bits."""
-    return [
-        (
-            torch.from_numpy(1 - 2 * philox.bits(words, part.length).astype(np.int8)).to(device),
-            torch.from_numpy(sketch._rows[part.first : part.last]).to(device),
-        )
-        for part, words in zip(sketch._parts, sketch._words, strict=True)
-    ]
+@cached_within(room=MOST_MOVED)
+def _moved(sketch: Srht, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The signs `(parts, coordinates)` and the rows of all parts, drawn on the CPU and moved once, in 8 and 32 bits."""
+    most = max(part.length for part in sketch._parts)
+    signs = np.stack([1 - 2 * philox.bits(words, most).astype(np.int8) for words in sketch._words])
+    return torch.from_numpy(signs).to(device), torch.from_numpy(sketch._rows).to(device)

@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _CHECKS)) 
 from sketchfed.testing.algorithms import AlgorithmConformance  # noqa: E402
 from sketchfed.testing.codecs import CodecConformance  # noqa: E402
 from sketchfed.testing.combine_rules import CombineRuleConformance  # noqa: E402
+from sketchfed.testing.devices import DeviceMixError, pretended  # noqa: E402
 from sketchfed.testing.federation import Apart, Tap, advanced, federation, weights_of  # noqa: E402
 from sketchfed.testing.odds import mean_interval  # noqa: E402
 from sketchfed.testing.problems import data_of, dense_model, examples  # noqa: E402
@@ -44,6 +45,7 @@ __all__ = [
     "Apart",
     "CodecConformance",
     "CombineRuleConformance",
+    "DeviceMixError",
     "ServerOptimiserConformance",
     "SketchConformance",
     "Tap",
@@ -54,5 +56,6 @@ __all__ = [
     "examples",
     "federation",
     "mean_interval",
+    "pretended",
     "weights_of",
 ]

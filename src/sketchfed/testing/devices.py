@@ -1,6 +1,6 @@
 """A second device for machines that have none, to find code that would fail on a GPU.
 
-    from sketchfed.testing.devices import pretended
+    from sketchfed.testing import pretended
 
     device = pretended()                      # torch.device("pretend:0")
     model.to(device)(x.to(device))

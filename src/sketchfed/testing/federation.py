@@ -8,6 +8,7 @@ from torch import nn
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.algorithms.beside import extended
 from sketchfed.algorithms.forms import seen
+from sketchfed.algorithms.settings import decoding_on
 from sketchfed.devices import CPU
 from sketchfed.protection import PrivacySettings, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import AsynchronousSettings, Engine, LocalEngine, Participant, Relay
@@ -80,12 +81,12 @@ def federation(
     device: torch.device = CPU,
     asynchronous: AsynchronousSettings | None = None,
 ) -> Server:
-    """A server over clients with this data, which train and encode on a device; its engine is a `Tap`."""
+    """A server over clients with this data, which train, encode and decode on a device; its engine is a `Tap`."""
     module = module or dense_model("linear")
     shared_start = algorithm.shows_weights if shared_start is None else shared_start
     trainer = make_trainer(module, loss, device=device)
     trainer.check(data[0])
-    algorithm = completed_work(algorithm.resolved(trainer.dim, len(data), module), privacy)
+    algorithm = completed_work(decoding_on(algorithm, device).resolved(trainer.dim, len(data), module), privacy)
     sizes = [len(part.x) for part in data]
     protection = make_protection(algorithm, privacy=privacy, secure=secure, dim=trainer.dim, sizes=sizes, seed=seed)
     state = protection.algorithm.begin(flatten(module))

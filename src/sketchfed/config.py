@@ -142,8 +142,9 @@ class ModelSettings:
     loss: str | None = None
     """The loss that training minimises. If absent, 'cross_entropy' for classes and 'squares' for numbers."""
     metric: str | list[str] | None = None
-    """Additional metrics for the held-out data, each in its own column: `top5`, `f1`, `auroc` and `perplexity` for classes,
-    `mse`, `mae` and `r2` for numbers, or your own. The loss, and for classes the accuracy, are always reported."""
+    """Additional metrics for the held-out data, each in its own column: `top5` (or `top2` and so on), `f1`, `auroc` and
+    `perplexity` for classes, `mse`, `mae` and `r2` for numbers, or your own. The loss, and for classes the accuracy, are always
+    reported."""
     buffers: Literal["average", "local"] | None = None
     """What happens to [running statistics](training.md#batchnorm-and-other-buffers), such as those of BatchNorm: `average`
     sends them beside the update, as they are, and `local` leaves them with each client. If absent, a model that has some is

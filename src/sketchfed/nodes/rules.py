@@ -184,13 +184,13 @@ def named_parts(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for (table, key), kind in _PLACES.items():
         name = tables.get(table, {}).get(key)
         for each in name if isinstance(name, list) else [name]:
-            if isinstance(each, str) and each != GIVEN and each not in REGISTRIES[kind].built_in:
+            if isinstance(each, str) and each != GIVEN and not REGISTRIES[kind].is_built_in(each):
                 yield kind, each
 
 
 def _named(policy: Policy, kind: str, name: object, place: str) -> Verdict:
     allowed = policy[f"allow.{kind}"]
-    known = isinstance(name, str) and (name in allowed or (BUILT_IN in allowed and name in REGISTRIES[kind].built_in))
+    known = isinstance(name, str) and (name in allowed or (BUILT_IN in allowed and REGISTRIES[kind].is_built_in(name)))
     return Verdict(
         rule=policy.rules[f"allow.{kind}"],
         given=f"{place} = {str(name)[:200]!r}",

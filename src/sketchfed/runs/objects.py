@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from sketchfed.config import GIVEN, Config, DataSettings
@@ -14,9 +15,10 @@ from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.own_loop import LoopWorkload, loop_of, test_of
 from sketchfed.runs.own_loss import LossWorkload
+from sketchfed.runs.own_pairs import as_tensors, is_plain, keeps_integers, objective_for, task_of
 from sketchfed.runs.problem import FederatedProblem
-from sketchfed.runs.workload import Chosen, from_objects, named_workload
-from sketchfed.training import LOOPS, BatchLoss, Collate, Evaluate, Loss, Train
+from sketchfed.runs.workload import Chosen, from_objects, loss_for, metrics_for, named_workload
+from sketchfed.training import LOOPS, BatchLoss, Collate, Evaluate, Loss, OfBatch, Recipe, Train
 from sketchfed.training.called import TAKEN, called_name, check_function
 
 FUNCTIONS = ("train", "evaluate", "batch_loss", "collate")
@@ -89,7 +91,7 @@ class Objects:
                 module=model,
                 clients=self.clients,
                 test=self.test,
-                batch_loss=self.batch_loss,
+                objective=OfBatch(self.batch_loss),
                 collate=self.collate,
                 evaluation=evaluation,
                 recipe=recipe,
@@ -97,10 +99,7 @@ class Objects:
                 device=device,
             )
         if self.train is None:
-            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe, "device": device}
-            made = from_objects(model, self.clients, self.test, self.loss, self.task, self.metric, **built_in)
-            tests = None if self.client_test is None else _own_tests(self.client_test, made.dataset)
-            return replace(made, evaluation=evaluation, own_tests=tests, own_objects=self.client_test or self.clients)
+            return self._of_pairs(model, self.clients, evaluation, recipe, device)
         return LoopWorkload(
             module=model,
             clients=self.clients,
@@ -113,6 +112,37 @@ class Objects:
             train_name=called_name(self.train, "train"),
             evaluate_name=called_name(self.evaluate, "evaluate"),
             device=device,
+        )
+
+    def _of_pairs(
+        self, model: nn.Module, given: Sequence[Any], evaluation: Evaluation | None, recipe: Recipe, device: torch.device
+    ) -> FederatedProblem:
+        """The problem of a loss of outputs and targets."""
+        task, test = task_of(self.loss, self.task), as_tensors(self.test)
+        clients, tests = ([as_tensors(data) for data in each] for each in (given, self.client_test or ()))
+        plain = self.collate is None and all(is_plain(data, task) for data in (*clients, test, *tests))
+        if plain and not keeps_integers(model, clients[0] if clients else None):
+            built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe, "device": device}
+            made = from_objects(model, clients, test, self.loss, task, self.metric, **built_in)
+            own_tests = _own_tests(tests, made.dataset) if tests else None
+            return replace(made, evaluation=evaluation, own_tests=own_tests, own_objects=self.client_test or given)
+        if self.redraw is not None:
+            raise InputError(
+                f"redraw = {self.redraw} is for Datasets that are read before round 1. Here batches are made in another form, "
+                "and Datasets are read anew in every pass. Remove redraw."
+            )
+        clients, tests = ([tuple(data) if _is_pair(data) else data for data in each] for each in (clients, tests))
+        return LossWorkload(
+            module=model,
+            clients=clients,
+            test=tuple(test) if _is_pair(test) else test,
+            client_test=tests or None,
+            device=device,
+            objective=objective_for(model, clients, self.collate, loss_for(task, self.loss), task),
+            collate=self.collate,
+            metrics=metrics_for(task, self.metric),
+            evaluation=evaluation,
+            recipe=recipe,
         )
 
     def _check_kinds(self) -> None:
@@ -157,7 +187,6 @@ class Objects:
                 of_pairs if self.batch_loss is not None else {},
                 "pairs of inputs and targets, and only batch_loss knows what is what in a batch",
             ),
-            ({"collate": self.collate} if pairs else {}, "batches that batch_loss reads, which was not passed"),
         ):
             if given := [name for name, value in unused.items() if value is not None]:
                 instead = "measure it in evaluate(model, data, context)" if given[0] == "metric" else "use it in your function"
@@ -185,3 +214,7 @@ def _own_tests(client_test: Sequence[Any], dataset: DataSet) -> tuple[DataSet, l
         return from_clients(client_test, test=test, task=dataset.task, name="client_test")
     except InputError as error:
         raise InputError(f"client_test must have the form of clients and test, and it does not: {error}") from error
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)

@@ -1,4 +1,4 @@
-"""The workload of a run whose built-in loop minimises a function of the model and a batch, on data of any kind."""
+"""The workload of a run whose built-in loop works on data of any kind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
@@ -18,17 +19,20 @@ from sketchfed.runs.fingerprints import fingerprint
 from sketchfed.runs.workload import KEYS, check_recipe
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import (
-    BatchLoss,
     Collate,
     Judge,
     Judged,
+    Metric,
     OfBatch,
+    OfPairs,
     Recipe,
     Score,
     Trainer,
     examples_in,
     make_trainer,
 )
+from sketchfed.training.measuring import measure
+from sketchfed.training.metrics import metric_key
 
 _CHUNK = 256  # examples scored at a time
 _TRIED = 5  # number of clients whose examples are tried before the model is refused
@@ -36,13 +40,15 @@ _TRIED = 5  # number of clients whose examples are tried before the model is ref
 
 @dataclass(frozen=True, kw_only=True)
 class LossWorkload:
-    """A federated learning problem on data of any kind: clients minimise a function of the model and a batch."""
+    """A federated learning problem on data of any kind: clients minimise a loss of batches, pairs or others."""
 
     module: nn.Module
     clients: Sequence[Any]
     test: Any
-    batch_loss: BatchLoss
+    objective: OfBatch | OfPairs
     collate: Collate | None = None
+    metrics: Sequence[str | Metric] = ()
+    """Metrics of outputs and targets. Only pairs have them."""
     evaluation: Evaluation | None = None
     recipe: Recipe = field(default_factory=Recipe)
     client_test: Sequence[Any] | None = None
@@ -69,7 +75,7 @@ class LossWorkload:
     @property
     def code(self) -> dict[str, Any]:
         """The user's code on which the result depends, for the run's identity."""
-        own: dict[str, Any] = {"batch_loss": self.batch_loss, "collate": self.collate}
+        own: dict[str, Any] = {**self.objective.code, "collate": self.collate}
         own["evaluate"] = None if self.evaluation is None else self.evaluation.function
         return {name: function for name, function in own.items() if function is not None}
 
@@ -82,11 +88,12 @@ class LossWorkload:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """The keys of a line of this run's metrics."""
-        return (*KEYS, *(() if self.evaluation is None else self.evaluation.others()))
+        named = (*KEYS, *map(metric_key, self.metrics))
+        return named if self.evaluation is None else (*named, *self.evaluation.others(named))
 
     def trainer(self) -> Trainer:
         """Check that model, loss and data fit each other, and return the trainer."""
-        trainer = make_trainer(self.module, OfBatch(self.batch_loss), self.recipe, self.device)
+        trainer = make_trainer(self.module, self.objective, self.recipe, self.device)
         failures: list[InputError] = []
         for client in range(min(_TRIED, len(self.clients))):
             try:
@@ -98,7 +105,12 @@ class LossWorkload:
         raise failures[0]
 
     def check(self, config: Config) -> None:
-        """Refuse settings that contradict how steps are taken."""
+        """Refuse settings that contradict how steps are taken and batches are made."""
+        if config.algorithm.batch is not None and any(isinstance(data, DataLoader) for data in self.clients):
+            raise InputError(
+                f"algorithm.batch = {config.algorithm.batch} has no effect on a DataLoader, which makes its own batches. "
+                "Remove it, and set the batch_size of the loaders."
+            )
         check_recipe(config, self.recipe)
 
     def examples(self, client: int) -> Any:
@@ -116,7 +128,8 @@ class LossWorkload:
         """What is measured on clients."""
         own = None if self.evaluation is None else self.evaluation.function
         name = "evaluate" if self.evaluation is None else self.evaluation.name
-        return Judge(module=self.module, loss=OfBatch(self.batch_loss), evaluate=own, name=name, device=self.device)
+        about: dict[str, Any] = {"loss": self.objective, "metrics": self.metrics, "device": self.device}
+        return Judge(module=self.module, classes=self.objective.counts, evaluate=own, name=name, **about)
 
     def scorer(self, trainer: Trainer, seed: PublicSeed, *, workers: int) -> "LossScorer":
         return LossScorer(self, trainer, seed)
@@ -130,33 +143,37 @@ class LossWorkload:
 
 
 class LossScorer:
-    """Scores a model by the mean of its loss on the test data, and by a function of the user's own if there is one."""
+    """Scores a model by the mean of its loss on the test data, by metrics, and by a function of the user's own."""
 
     def __init__(self, workload: LossWorkload, trainer: Trainer, seed: PublicSeed) -> None:
         self._workload, self._trainer, self._seed = workload, trainer, seed
         self._test = None if workload.test is None else examples_in(workload.test, workload.collate, owner="test")
 
     def score(self, replica: Replica) -> Score:
-        loss, accuracy, others = self._loss(replica.weights), None, dict[str, float | None]()
+        score = self._scored(replica.weights)
         evaluation = self._workload.evaluation
         if evaluation is not None:
             found = evaluation.measured(replica.weights, replica.round, self._seed)
-            others = evaluation.expected(found, self._workload.keys[len(KEYS) :])
-            loss, accuracy = found.get("loss", loss), found.get("accuracy")
-        return Score(loss, accuracy, others)
+            own = evaluation.expected(found, self._workload.keys[len(KEYS) + len(self._workload.metrics) :])
+            score = Score(found.get("loss", score.loss), found.get("accuracy", score.accuracy), {**score.others, **own})
+        return score
 
-    def _loss(self, weights: Tensor) -> float | None:
-        """The mean over all test examples."""
+    def _scored(self, weights: Tensor) -> Score:
+        """The means over all test examples, or over all their positions that have a target."""
         if self._test is None:
-            return None
-        total, count = 0.0, 0
+            return Score(None, None)
+        trainer, workload = self._trainer, self._workload
         try:
-            for part in self._test.chunks(_CHUNK):
-                total += self._trainer.score(weights, part)[0]
-                count += part.size
+            return measure(
+                workload.objective,
+                self._test.chunks(_CHUNK),
+                lambda part: trainer.score(weights, part),
+                lambda inputs: trainer.outputs(weights, inputs),
+                metrics=workload.metrics,
+                classes=workload.objective.counts,
+            )
         except InputError as error:
             raise InputError(f"the test data cannot be scored: {error}") from error
-        return total / count
 
     def captured(self, algorithm: Algorithm, replica: Replica) -> None:
         """The share of the gradient that packets carry is not measured on data of any kind."""

@@ -35,7 +35,8 @@ from sketchfed.training import (
     Trainer,
     make_trainer,
 )
-from sketchfed.training.metrics import FOR_REGRESSION, METRICS, metric_key
+from sketchfed.training.losses import TASK_OF
+from sketchfed.training.metrics import METRICS, metric_key, suits
 from sketchfed.training.objective import BATCH_LOSSES
 from sketchfed.vectors import flatten
 
@@ -348,7 +349,7 @@ def build_module(config: Config, *, shape: tuple[int, ...], outputs: int) -> nn.
 
 def loss_for(task: str, chosen: str | Loss | None = None) -> str | Loss:
     """The chosen loss, or the default loss of the task."""
-    usual = "cross_entropy" if task == "classification" else "squares"
+    usual = next(loss for loss, targets in TASK_OF.items() if targets == task)
     if chosen in LOSSES.built_in and chosen != usual:
         raise InputError(f"model.loss = '{chosen}' does not suit the data, a {task}. Use '{usual}', or a loss of your own.")
     return chosen or usual
@@ -359,10 +360,10 @@ def metrics_for(task: str, chosen: Chosen) -> tuple[str | Metric, ...]:
     listed = () if chosen is None else (chosen,) if isinstance(chosen, str) or callable(chosen) else tuple(chosen)
     found: dict[str, str | Metric] = {}
     for metric in listed:
-        if metric in METRICS.built_in and (metric in FOR_REGRESSION) != (task == "regression"):
-            suits = "a regression" if task == "classification" else "classification"
+        if isinstance(metric, str) and METRICS.is_built_in(metric) and not suits(metric, task):
+            others = ", ".join(f"'{name}'" for name in METRICS.built_in if suits(name, task))
             raise InputError(
-                f"model.metric = '{metric}' is for {suits}, but the data is a {task}. Use another metric, or one of your own."
+                f"model.metric = '{metric}' does not suit the data, a task of {task}. Use one of {others}, or your own."
             )
         if metric == "accuracy":
             continue

@@ -11,8 +11,9 @@ from sketchfed.training.judging import Judge, Judged
 from sketchfed.training.losses import LOSSES, Loss, loss_named
 from sketchfed.training.memory import ClientMemory, Turn
 from sketchfed.training.metrics import METRICS, Metric
-from sketchfed.training.objective import BATCH_LOSSES, BatchLoss, OfBatch
+from sketchfed.training.objective import BATCH_LOSSES, BatchLoss, Objective, OfBatch
 from sketchfed.training.own import LOOPS, ClientContext, Evaluate, OwnLoop, Train
+from sketchfed.training.pairs import OfPairs
 from sketchfed.training.perceptron import PerceptronTrainer, dense_layers
 from sketchfed.training.pull import Pull
 from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, Recipe
@@ -41,6 +42,7 @@ __all__ = [
     "Loss",
     "Metric",
     "OfBatch",
+    "OfPairs",
     "OwnLoop",
     "PerceptronTrainer",
     "Pull",
@@ -58,13 +60,13 @@ __all__ = [
 
 
 def make_trainer(
-    module: nn.Module, loss: str | Loss | OfBatch, recipe: Recipe | None = None, device: torch.device = CPU
+    module: nn.Module, loss: str | Loss | Objective, recipe: Recipe | None = None, device: torch.device = CPU
 ) -> Trainer:
     """Return the fastest trainer for a module. On the CPU, there are hand-written ones for dense layers and for stacks of
     convolutions. Autograd trains everything else. `recipe` says how steps are taken; by default they are those of plain SGD.
     """
-    if isinstance(loss, OfBatch) or device.type != "cpu":
-        return AutogradTrainer(module, loss if isinstance(loss, OfBatch) else loss_named(loss), recipe=recipe, device=device)
+    if isinstance(loss, Objective) or device.type != "cpu":
+        return AutogradTrainer(module, loss if isinstance(loss, Objective) else loss_named(loss), recipe=recipe, device=device)
     function = loss_named(loss)
     if loss in ("cross_entropy", "squares") and (recipe is None or recipe.usual):
         if dense_layers(module) is not None:

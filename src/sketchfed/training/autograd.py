@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sketchfed.devices import CPU, drawn, seeded
+from sketchfed.devices import CPU, drawn, moved, seeded
 from sketchfed.errors import InputError
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
@@ -18,7 +18,7 @@ from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.items import Stream, placed
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
-from sketchfed.training.objective import OfBatch, OnDevice, objective_of
+from sketchfed.training.objective import Objective, OnDevice, objective_of
 from sketchfed.training.own_parts import OwnParts
 from sketchfed.training.recipe import Recipe
 from sketchfed.vectors import Layout, Sharing, adopt, emptied, hollow, sharing, trainable
@@ -45,7 +45,7 @@ class AutogradTrainer:
     def __init__(
         self,
         module: nn.Module,
-        loss: Loss | OfBatch,
+        loss: Loss | Objective,
         form: ModelSketch | None = None,
         recipe: Recipe | None = None,
         device: torch.device = CPU,
@@ -197,7 +197,7 @@ class AutogradTrainer:
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         # A copy, because some layers write to their weights (an embedding with max_norm).
         with self._holding(weights.clone()) as module, torch.no_grad():
-            return module.eval()(x.to(self._device)).cpu()  # type: ignore[no-any-return]
+            return module.eval()(moved(x, self._device)).cpu()  # type: ignore[no-any-return]
 
     def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
         with self._holding(weights.clone()) as module, torch.no_grad():

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sketchfed.devices import CPU
+from sketchfed.devices import CPU, moved
 from sketchfed.training.base import Examples
 from sketchfed.training.losses import Loss
+from sketchfed.training.measuring import measure
 from sketchfed.training.memory import Turn
-from sketchfed.training.metrics import Metric, measured, metric_key
-from sketchfed.training.objective import OfBatch, OnDevice, objective_of
+from sketchfed.training.metrics import Metric
+from sketchfed.training.objective import Objective, OnDevice, objective_of
 from sketchfed.training.own import Evaluate, evaluated
 from sketchfed.training.own_parts import with_own_parts
 
@@ -37,7 +38,7 @@ class Judge:
     """
 
     module: nn.Module
-    loss: str | Loss | OfBatch | None = None
+    loss: str | Loss | Objective | None = None
     """The loss of the built-in loop. None if a loop of the user's own trains."""
     classes: bool = False
     """Whether the share of correct answers is measured."""
@@ -57,23 +58,19 @@ class Judge:
 
     def _built_in(self, weights: Tensor, examples: Any, turn: Turn) -> dict[str, float | None]:
         module = with_own_parts(self.module, weights, turn.kept).to(self.device)
-        objective = OnDevice(objective_of(self.loss or ""), self.device)
-        total, right, count = 0.0, 0, 0
-        outputs: list[Tensor] = []
-        targets: list[Tensor] = []
+        objective = objective_of(self.loss or "")
+        there = OnDevice(objective, self.device)
         with torch.no_grad():
-            for part in _parts(examples):
-                loss, correct = objective.score(module, part)
-                total, right, count = total + loss, right + correct, count + part.size
-                if self.metrics:
-                    outputs.append(module(part.x.to(self.device)).cpu())
-                    targets.append(part.y)
-        found: dict[str, float | None] = {"loss": total / count}
-        if self.classes:
-            found["accuracy"] = right / count
-        for metric in self.metrics:
-            found[metric_key(metric)] = measured(metric, torch.cat(outputs), torch.cat(targets))
-        return found
+            found = measure(
+                objective,
+                _parts(examples),
+                lambda part: there.score(module, part),
+                lambda inputs: module(moved(inputs, self.device)).cpu(),
+                metrics=self.metrics,
+                classes=self.classes,
+            )
+        accuracy = {"accuracy": found.accuracy} if self.classes else {}
+        return {"loss": found.loss} | accuracy | dict(found.others)
 
 
 def _parts(examples: Any) -> Iterator[Any]:

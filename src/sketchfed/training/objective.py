@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +33,29 @@ class Objective(ABC):
     def __call__(self, module: nn.Module, examples: Any) -> Tensor:
         """The loss, a scalar."""
 
+    def score(self, module: nn.Module, examples: Any) -> tuple[float, int]:
+        """The sum of losses over all targets, and how many of them the model has right."""
+        return float(self(module, examples)) * self.weight(examples), 0
+
+    def weight(self, examples: Any) -> int:
+        """How many targets a batch has."""
+        return int(examples.size)
+
+    def pair(self, examples: Any) -> tuple[Any, Tensor]:
+        """The inputs and targets of a batch."""
+        raise InputError("a batch of this loss has no targets that others know, so it has no metrics. Use evaluate.")
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and targets as built-in metrics take them."""
+        return outputs, targets
+
 
 @dataclass(frozen=True)
 class OfBatch(Objective):
     """A loss that is given the model and the batch, and so decides itself what the model is called with."""
+
+    counts: ClassVar[bool] = False
+    """Nobody else knows which answers are right."""
 
     function: BatchLoss
     _tried: set[tuple[Any, ...]] = field(default_factory=set, compare=False, repr=False)
@@ -44,7 +63,7 @@ class OfBatch(Objective):
 
     def __call__(self, module: nn.Module, examples: ClientData) -> Tensor:
         content = examples.content()
-        form = _form(content)
+        form = form_of(content)
         if form in self._tried or examples.size < 2 or not torch.is_grad_enabled():
             return checked_loss(self.function(module, content), self._name)
         with refusing_broadcasts(module, examples.size):
@@ -53,12 +72,13 @@ class OfBatch(Objective):
         return found
 
     @property
+    def code(self) -> dict[str, Any]:
+        """The user's code on which the result depends."""
+        return {"batch_loss": self.function}
+
+    @property
     def _name(self) -> str:
         return called_name(self.function, "batch_loss")
-
-    def score(self, module: nn.Module, examples: ClientData) -> tuple[float, int]:
-        """The sum of losses. How many answers are right is not known."""
-        return float(self(module, examples)) * examples.size, 0
 
     tried = __call__
 
@@ -68,6 +88,10 @@ class OfOutputs(Objective):
     """A loss of the model's outputs for the inputs `x`, and the targets `y`."""
 
     loss: Loss
+
+    def pair(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """The inputs and targets."""
+        return examples.x, examples.y
 
     def __call__(self, module: nn.Module, examples: Examples) -> Tensor:
         return checked_loss(self.loss(module(examples.x), examples.y), called_name(self.loss, "loss"))
@@ -104,7 +128,8 @@ def _described(found: object) -> str:
     return "None" if found is None else f"a {type(found).__name__}"
 
 
-def _form(content: object) -> tuple[Any, ...]:
+def form_of(content: object) -> tuple[Any, ...]:
+    """The types and numbers of dimensions of the tensors in a batch."""
     leaves, _ = trees.tree_flatten(content)
     return tuple((leaf.ndim, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves)
 

@@ -20,7 +20,7 @@ from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LiveExamples, LocalWork, Trainer, batches, explained, scored
 from sketchfed.training.blind import Latest
 from sketchfed.training.fit import fitting_loss
-from sketchfed.training.losses import Loss
+from sketchfed.training.losses import Loss, cross_entropy
 from sketchfed.training.memory import Turn
 from sketchfed.vectors import Layout, hollow
 
@@ -73,7 +73,7 @@ class PerceptronTrainer:
     def __init__(self, module: nn.Module, loss: Loss, form: ModelSketch | None = None) -> None:
         self._layout = Layout.of(module) if form is None else form.seen
         self.dim = self._layout.dim
-        self._softmax = loss is functional.cross_entropy
+        self._softmax = loss is cross_entropy
         self._module, self._loss, self._form = hollow(module), loss, form
         self._loads = None if form is None else form.loads
         if form is not None and self._loads is None:

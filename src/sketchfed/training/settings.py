@@ -24,7 +24,7 @@ class TrainingSettings:
     """A function `batch_loss(model, batch)` that returns the mean loss of a batch. The built-in loop minimises it instead of
     `model.loss`."""
     collate: str | None = None
-    """With `batch_loss`, a function that makes a batch of a list of examples. If absent, that of torch's DataLoader."""
+    """A function that makes a batch of a list of examples, for data given as objects. If absent, that of torch's DataLoader."""
     optimiser: str = "sgd"
     """The optimiser of local steps: `sgd`, `adam`, `adamw`, or another one such as "torch.optim:RMSprop". Its options, such as
     `betas`, are further keys of this table. Its rate is `algorithm.local_rate`."""
@@ -59,10 +59,6 @@ class TrainingSettings:
         if not 0 <= self.proximal < float("inf"):
             raise InputError(
                 f"training.proximal is FedProx's μ. It must not be negative, and it must be finite, got {self.proximal}."
-            )
-        if self.collate is not None and self.batch_loss is None:
-            raise InputError(
-                "training.collate makes batches for training.batch_loss, which is absent. Name it, or remove collate."
             )
         if self.train is None:
             OPTIMISERS[self.optimiser]  # raises an error if the name is unknown

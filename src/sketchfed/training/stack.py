@@ -18,7 +18,7 @@ from sketchfed.kernels.jit import on_cpu
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LocalWork, batches
-from sketchfed.training.losses import Loss
+from sketchfed.training.losses import Loss, cross_entropy
 from sketchfed.training.memory import Turn
 from sketchfed.vectors import Layout
 
@@ -193,7 +193,7 @@ class StackTrainer(AutogradTrainer):
         if layers is None:
             raise ValueError("not a stack of known layers")
         self._layers = layers
-        self._softmax = loss is functional.cross_entropy
+        self._softmax = loss is cross_entropy
         self._layout = Layout.of(self._module)
 
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:

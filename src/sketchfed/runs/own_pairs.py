@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from sketchfed.data.generators import drawing_from
 from sketchfed.data.reading import FIRST
-from sketchfed.errors import InputError
+from sketchfed.errors import UnknownNameError
 from sketchfed.training import Collate, Loss, OfPairs, examples_in
 from sketchfed.training.positions import dims_of_classes
 
@@ -28,7 +28,7 @@ TASKS = ("classification", "regression", "labels")
 def task_of(loss: Loss | str | None, task: str) -> str:
     """What the targets are: one class, numbers, or several labels, which a loss alone can say."""
     if task not in TASKS:
-        raise InputError(f"task = {task!r} is unknown. Use {', '.join(map(repr, TASKS))}.")
+        raise UnknownNameError("task", task, TASKS)
     return "labels" if loss == "binary_cross_entropy" and task == "classification" else task
 
 

@@ -375,3 +375,16 @@ def test_a_metric_of_your_own_gets_all_outputs_if_batches_have_one_shape():
     loaders = [DataLoader(of_lengths(count, 0), size, collate_fn=padded) for count, size in ((10, 5), (5, 2))]
     with pytest.raises(InputError, match=r"their shapes differ\. Use a built-in metric, or measure it in evaluate"):
         sketchfed.run({"algorithm": WORK}, model=Tagger(), clients=loaders[:1], test=loaders[1], metric=spread)
+
+
+@pytest.mark.parametrize("task", ["a class for each token", "several labels"])
+def test_clients_are_evaluated_on_positions_and_labels_too(task):
+    make, draw, loss, given = TASKS[task]
+    clients = [draw(count, count) for count in (10, 14)]
+    config = {"algorithm": WORK, "training": {"evaluate_clients": True}}
+    run = sketchfed.run(config, model=make(), clients=clients, test=draw(20, 9), metric="f1", **given)
+    with torch.no_grad():
+        losses = [float(loss(run.module(x), y)) for x, y in clients]
+    assert run.metrics[-1]["clients_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert 0 < run.metrics[-1]["clients_f1"] <= 1
+    assert 0 < run.metrics[-1]["clients_accuracy"] <= 1

@@ -115,41 +115,34 @@ class Objects:
         )
 
     def _of_pairs(
-        self,
-        model: nn.Module,
-        clients: Sequence[Any],
-        evaluation: Evaluation | None,
-        recipe: Recipe,
-        device: torch.device,
+        self, model: nn.Module, given: Sequence[Any], evaluation: Evaluation | None, recipe: Recipe, device: torch.device
     ) -> FederatedProblem:
         """The problem of a loss of outputs and targets."""
-        task, given = task_of(self.loss, self.task), [as_tensors(data) for data in (*clients, self.test)]
-        own_tests = None if self.client_test is None else [as_tensors(data) for data in self.client_test]
-        *clients, test = given
-        if self.collate is None and all(is_plain(data, task) for data in given) and not keeps_integers(model, given[0]):
+        task, test = task_of(self.loss, self.task), as_tensors(self.test)
+        clients, tests = ([as_tensors(data) for data in each] for each in (given, self.client_test or ()))
+        plain = self.collate is None and all(is_plain(data, task) for data in (*clients, test, *tests))
+        if plain and not keeps_integers(model, clients[0] if clients else None):
             built_in: dict[str, Any] = {"redraw": self.redraw, "recipe": recipe, "device": device}
             made = from_objects(model, clients, test, self.loss, task, self.metric, **built_in)
-            tests = None if own_tests is None else _own_tests(own_tests, made.dataset)
-            return replace(made, evaluation=evaluation, own_tests=tests, own_objects=self.client_test or self.clients)
+            own_tests = _own_tests(tests, made.dataset) if tests else None
+            return replace(made, evaluation=evaluation, own_tests=own_tests, own_objects=self.client_test or given)
         if self.redraw is not None:
             raise InputError(
                 f"redraw = {self.redraw} is for Datasets that are read before round 1. Here batches are made in another form, "
                 "and Datasets are read anew in every pass. Remove redraw."
             )
-        given = [tuple(data) if _is_pair(data) else data for data in given]
-        if own_tests is not None:
-            own_tests = [tuple(data) if _is_pair(data) else data for data in own_tests]
+        clients, tests = ([tuple(data) if _is_pair(data) else data for data in each] for each in (clients, tests))
         return LossWorkload(
             module=model,
-            clients=given[:-1],
-            test=given[-1],
+            clients=clients,
+            test=tuple(test) if _is_pair(test) else test,
+            client_test=tests or None,
+            device=device,
             objective=objective_for(model, clients, self.collate, loss_for(task, self.loss), task),
             collate=self.collate,
             metrics=metrics_for(task, self.metric),
             evaluation=evaluation,
             recipe=recipe,
-            client_test=own_tests,
-            device=device,
         )
 
     def _check_kinds(self) -> None:

@@ -31,7 +31,7 @@ from sketchfed.training import (
     examples_in,
     make_trainer,
 )
-from sketchfed.training.measuring import measured_in_parts
+from sketchfed.training.measuring import measure
 from sketchfed.training.metrics import metric_key
 
 _CHUNK = 256  # examples scored at a time
@@ -128,13 +128,8 @@ class LossWorkload:
         """What is measured on clients."""
         own = None if self.evaluation is None else self.evaluation.function
         name = "evaluate" if self.evaluation is None else self.evaluation.name
-        about: dict[str, Any] = {"module": self.module, "loss": self.objective, "metrics": self.metrics, "device": self.device}
-        return Judge(classes=self.knows_answers, evaluate=own, name=name, **about)
-
-    @property
-    def knows_answers(self) -> bool:
-        """Whether the share of right answers is measured."""
-        return isinstance(self.objective, OfPairs) and self.objective.task != "regression"
+        about: dict[str, Any] = {"loss": self.objective, "metrics": self.metrics, "device": self.device}
+        return Judge(module=self.module, classes=self.objective.counts, evaluate=own, name=name, **about)
 
     def scorer(self, trainer: Trainer, seed: PublicSeed, *, workers: int) -> "LossScorer":
         return LossScorer(self, trainer, seed)
@@ -167,18 +162,18 @@ class LossScorer:
         """The means over all test examples, or over all their positions that have a target."""
         if self._test is None:
             return Score(None, None)
-        workload, trainer = self._workload, self._trainer
+        trainer, workload = self._trainer, self._workload
         try:
-            found = measured_in_parts(
-                self._test.chunks(_CHUNK),
+            return measure(
                 workload.objective,
-                workload.metrics,
-                score=lambda part: trainer.score(weights, part),
-                outputs=lambda inputs: trainer.outputs(weights, inputs),
+                self._test.chunks(_CHUNK),
+                lambda part: trainer.score(weights, part),
+                lambda inputs: trainer.outputs(weights, inputs),
+                metrics=workload.metrics,
+                classes=workload.objective.counts,
             )
         except InputError as error:
             raise InputError(f"the test data cannot be scored: {error}") from error
-        return Score(found.loss, found.right if workload.knows_answers else None, found.metrics)
 
     def captured(self, algorithm: Algorithm, replica: Replica) -> None:
         """The share of the gradient that packets carry is not measured on data of any kind."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sketchfed.devices import CPU, moved
 from sketchfed.training.base import Examples
 from sketchfed.training.losses import Loss
-from sketchfed.training.measuring import measured_in_parts
+from sketchfed.training.measuring import measure
 from sketchfed.training.memory import Turn
 from sketchfed.training.metrics import Metric
 from sketchfed.training.objective import Objective, OnDevice, objective_of, outputs_of
@@ -61,15 +61,16 @@ class Judge:
         objective = objective_of(self.loss or "")
         there = OnDevice(objective, self.device)
         with torch.no_grad():
-            found = measured_in_parts(
-                _parts(examples),
+            found = measure(
                 objective,
-                self.metrics,
-                score=lambda part: there.score(module, part),
-                outputs=lambda inputs: outputs_of(module, moved(inputs, self.device)).cpu(),
+                _parts(examples),
+                lambda part: there.score(module, part),
+                lambda inputs: outputs_of(module, moved(inputs, self.device)).cpu(),
+                metrics=self.metrics,
+                classes=self.classes,
             )
-        accuracy: dict[str, float | None] = {"accuracy": found.right} if self.classes else {}
-        return {"loss": found.loss, **accuracy, **found.metrics}
+        accuracy = {"accuracy": found.accuracy} if self.classes else {}
+        return {"loss": found.loss} | accuracy | dict(found.others)
 
 
 def _parts(examples: Any) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,14 +33,29 @@ class Objective(ABC):
     def __call__(self, module: nn.Module, examples: Any) -> Tensor:
         """The loss, a scalar."""
 
+    def score(self, module: nn.Module, examples: Any) -> tuple[float, int]:
+        """The sum of losses over all targets, and how many of them the model has right."""
+        return float(self(module, examples)) * self.weight(examples), 0
+
     def weight(self, examples: Any) -> int:
-        """How much a batch counts in a mean of losses."""
+        """How many targets a batch has."""
         return int(examples.size)
+
+    def pair(self, examples: Any) -> tuple[Any, Tensor]:
+        """The inputs and targets of a batch."""
+        raise InputError("a batch of this loss has no targets that others know, so it has no metrics. Use evaluate.")
+
+    def rows(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and targets as built-in metrics take them."""
+        return outputs, targets
 
 
 @dataclass(frozen=True)
 class OfBatch(Objective):
     """A loss that is given the model and the batch, and so decides itself what the model is called with."""
+
+    counts: ClassVar[bool] = False
+    """Nobody else knows which answers are right."""
 
     function: BatchLoss
     _tried: set[tuple[Any, ...]] = field(default_factory=set, compare=False, repr=False)
@@ -64,10 +79,6 @@ class OfBatch(Objective):
     @property
     def _name(self) -> str:
         return called_name(self.function, "batch_loss")
-
-    def score(self, module: nn.Module, examples: ClientData) -> tuple[float, int]:
-        """The sum of losses. How many answers are right is not known."""
-        return float(self(module, examples)) * examples.size, 0
 
     tried = __call__
 

@@ -113,6 +113,11 @@ class OfPairs(Objective):
         """Classes for each position as rows, and everything else as it is."""
         return classes_last(outputs, targets, self.dim) if self.task == "classification" else (outputs, targets)
 
+    @property
+    def counts(self) -> bool:
+        """Whether the number of right answers is known."""
+        return self.task != "regression"
+
     def weight(self, examples: ClientData) -> int:
         """How many targets a batch has."""
         targets = self.pair(examples)[1]

@@ -139,6 +139,16 @@ def hollow(module: nn.Module) -> nn.Module:
     return deepcopy(module, {id(parameter): nn.Parameter(_nothing(parameter)) for parameter in plain})
 
 
+def restored(module: nn.Module, flat: Tensor) -> nn.Module:
+    """A copy of a module, with what it shares from a flat vector. It has memory of its own, even if the module has none."""
+    made, views = hollow(module), Layout.of(module).views(flat.detach())
+    for name, parameter in trainable(made).items():
+        parameter.data = views[name].clone()
+    for name in sharing(module).averaged:
+        _put_buffer(made, name, views[name].clone())
+    return made
+
+
 def emptied(module: nn.Module) -> None:
     """Let go of the memory that a module adopted."""
     for parameter in trainable(module).values():

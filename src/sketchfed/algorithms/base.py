@@ -13,6 +13,7 @@ from sketchfed.algorithms.round_settings import RoundSettings
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import NotLinearError, WireError
+from sketchfed.kernels.pages import empty_like
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet
 
@@ -103,7 +104,8 @@ def stepped(settings: RoundSettings, replica: Replica, direction: Tensor, *, ove
     if not usual:
         direction, moments = settings.server_optimiser.optimiser().step(direction, moments)
     rate = settings.rate_at(replica.round)
-    moved = direction.mul_(rate) if overwrite and usual and velocity is None else direction * rate
+    own = overwrite and usual and velocity is None
+    moved = torch.mul(direction, rate, out=direction if own else empty_like(direction, len(direction)))
     weights = moved.add_(replica.weights)  # not fused: every processor gets the same bits
     if segments is not None:
         weights = segments.settled(weights, replica.weights, change)

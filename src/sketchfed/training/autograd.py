@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.errors import InputError
+from sketchfed.kernels.pages import copy_of
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.alone import each_gradient
 from sketchfed.training.base import CHUNK, LocalWork, batches, explained
 from sketchfed.training.blind import Latest, client_form
+from sketchfed.training.eager import LEAST_EAGER, EagerSteps, came_too_early
 from sketchfed.training.items import Stream
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
@@ -43,6 +45,7 @@ class AutogradTrainer:
     ) -> None:
         self.dim = Layout.of(module).dim
         self.sequential = False
+        self._eager = self.dim >= LEAST_EAGER
         self._module, self._form, self._recipe = hollow(module), form, recipe or Recipe()
         self._own, self._plain = OwnParts(module), sharing(module) == Sharing()
         self._loss, self._objective = loss, objective_of(loss)
@@ -80,13 +83,23 @@ class AutogradTrainer:
             )
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
+        if self._eager and self._recipe.usual and self._form is None and not (work.momentum or work.decay or turn.pull):
+            try:
+                return self._seeded(weights, examples, work, turn, eager=True)
+            except RuntimeError as error:
+                if not came_too_early(error):
+                    raise
+                self._eager = False
+        return self._seeded(weights, examples, work, turn)
+
+    def _seeded(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn, *, eager: bool = False) -> Tensor:
         with torch.random.fork_rng(devices=[], enabled=self.sequential):
             if self.sequential:
                 torch.manual_seed(int(turn.seed.child("torch").words(1)[0]))
-            return self._trained(weights, examples, work, turn)
+            return self._trained(weights, examples, work, turn, eager=eager)
 
-    def _trained(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
-        trained, seed = weights.clone(), turn.seed
+    def _trained(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn, *, eager: bool) -> Tensor:
+        trained, seed = copy_of(weights), turn.seed
         with self._holding(trained) as module, self._own.trained(module, turn):
             module.train()
             if not (self._recipe.usual and (self._plain or not (work.momentum or work.decay or turn.pull))):
@@ -94,7 +107,7 @@ class AutogradTrainer:
                 self._recipe.descend(module, self._objective, drawn, work, turn, self._count(examples, work))
                 return trained
             if self._form is None and not (work.momentum or work.decay or turn.pull):
-                self._descend(module, examples, work, seed)
+                (self._descend_eagerly if eager else self._descend)(module, examples, work, seed)
                 return trained
             return self._descend_flat(module, trained, examples, work, turn)
 
@@ -117,6 +130,13 @@ class AutogradTrainer:
                 torch._foreach_add_([p.data for p in used], [p.grad for p in used], alpha=-work.rate)  # type: ignore[misc]
             for parameter in used:
                 parameter.grad = None
+
+    def _descend_eagerly(self, module: nn.Module, examples: Any, work: LocalWork, seed: PublicSeed) -> None:
+        """The same steps with less memory."""
+        steps = EagerSteps(list(trainable(module).values()), work.rate)
+        with steps.taken():
+            for batch in batches(examples, work, seed):
+                steps.step(self._objective(module, batch))
 
     def _descend_flat(self, module: nn.Module, trained: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         """Take steps that need the gradient as one vector: those with momentum, decay or a pull, and those of a client form."""
@@ -178,11 +198,11 @@ class AutogradTrainer:
 
     def outputs(self, weights: Tensor, x: Tensor) -> Tensor:
         # A copy, because some layers write to their weights (an embedding with max_norm).
-        with self._holding(weights.clone()) as module, torch.no_grad():
+        with self._holding(copy_of(weights)) as module, torch.no_grad():
             return module.eval()(x)  # type: ignore[no-any-return]
 
     def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
-        with self._holding(weights.clone()) as module, torch.no_grad():
+        with self._holding(copy_of(weights)) as module, torch.no_grad():
             found: tuple[float, int] = self._objective.score(module.eval(), examples)
             return found
 

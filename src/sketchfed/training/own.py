@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -18,7 +17,7 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import LocalWork
 from sketchfed.training.memory import Turn
 from sketchfed.training.own_parts import OWN_PARTS, OwnParts
-from sketchfed.vectors import Layout, load
+from sketchfed.vectors import Layout, restored
 
 log = logging.getLogger("sketchfed")
 
@@ -74,7 +73,7 @@ class OwnLoop:
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         if turn.pull:
             self._refuse("to add something to the gradient of each local step")
-        module = load(deepcopy(self._module), weights).train()
+        module = restored(self._module, weights).train()
         with self._own.trained(module, turn):
             turn.kept.pop(OWN_PARTS, None)  # the module has them
             context = self._context(turn)
@@ -160,7 +159,7 @@ def evaluated(
     function: Evaluate, module: nn.Module, weights: Tensor, data: Any, *, settings: Mapping[str, Any], turn: Turn, name: str
 ) -> dict[str, float]:
     """The metrics that a function of the user's own returns for a fresh copy of the module with these weights."""
-    model = load(deepcopy(module), weights).eval()
+    model = restored(module, weights).eval()
     context = ClientContext(
         round=turn.round, client=None, generator=_generator(turn.seed), settings=dict(settings), kept=turn.kept
     )

@@ -7,9 +7,11 @@ import json
 import logging
 import sys
 import time
+from functools import partial
 from itertools import pairwise
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from sketchfed import run
@@ -19,8 +21,10 @@ from sketchfed.models import build
 from sketchfed.seeds import PublicSeed
 from sketchfed_lab.benchmarks.peers.memory import peak_bytes
 
+_HERE = "sketchfed_lab.benchmarks.model_memory"
 EXAMPLES, SHAPE, OUTPUTS, RATE = 10, (784,), 10, 0.01
-ROUND, STEP, TRANSFORM = "a round, iterative 1/100", "a plain step", "two Hadamard transforms"
+ROUND, CUSTOM = "a round, iterative 1/100", "a round of a custom module"
+STEP, TRANSFORM = "a plain step", "two Hadamard transforms"
 
 
 def dim(width: int) -> int:
@@ -35,14 +39,30 @@ def images() -> DataSet:
     return DataSet(name="noise", x_train=x, y_train=y, x_test=x, y_test=y, outputs=OUTPUTS, shape=SHAPE, prepare=lambda x: x)
 
 
-def rounds(width: int, count: int) -> list[float]:
+class Net(nn.Module):
+    """A module that no trainer knows. Nearly all of its parameters are in one layer, so their gradients come at once."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(*SHAPE, width), nn.Linear(width, width), nn.Linear(width, OUTPUTS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(torch.tanh(self.second(torch.tanh(self.first(x)))))  # type: ignore[no-any-return]
+
+
+def net(shape: tuple[int, ...], outputs: int, *, width: int) -> nn.Module:
+    """The module as a configuration names it."""
+    return Net(width)
+
+
+def rounds(width: int, count: int, *, custom: bool = False) -> list[float]:
     """Seconds of each round but the first, which compiles and draws the first weights."""
     logging.getLogger("sketchfed").setLevel(logging.ERROR)
     ends: list[float] = []
     work = {"name": "iterative", "rounds": count + 2, "local_steps": 1, "local_rate": RATE}
     config = {
-        "data": {"name": "sketchfed_lab.benchmarks.model_memory:images", "clients": 1},
-        "model": {"name": "mlp", "hidden": [width, width]},
+        "data": {"name": f"{_HERE}:images", "clients": 1},
+        "model": {"name": f"{_HERE}:net", "width": width} if custom else {"name": "mlp", "hidden": [width, width]},
         "algorithm": work,
         "sketch": {"ratio": 0.01},
         "engine": {"workers": 1, "evaluate_every": count + 2},
@@ -79,5 +99,5 @@ def transforms(width: int, count: int) -> list[float]:
 if __name__ == "__main__":
     side, width, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    seconds = {ROUND: rounds, STEP: steps, TRANSFORM: transforms}[side](width, count)
+    seconds = {ROUND: rounds, CUSTOM: partial(rounds, custom=True), STEP: steps, TRANSFORM: transforms}[side](width, count)
     print(json.dumps({"seconds": min(seconds), "peak_bytes": peak_bytes(), "dim": dim(width)}))

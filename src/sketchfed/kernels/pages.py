@@ -20,6 +20,7 @@ from sketchfed.kernels.jit import on_cpu
 
 _ALIGNMENT = 64  # a cache line, as torch does: vector loads that straddle two of them are slower
 _LEAST = 2**22  # bytes from which NumPy asks for large pages
+_LARGEST_BLOCK = 2**25 - 2**16  # bytes: glibc looks at blocks up to 32 MiB, and keeps twice as much as the largest one freed
 _TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -60,9 +61,16 @@ class _Spare:
 _spare = _Spare()
 
 
-def used_again() -> Any:
-    """A context in which the memory of a long vector waits for the next vector of the same size."""
-    return _spare.kept()
+@contextmanager
+def used_again() -> Iterator[None]:
+    """Within this context, the memory of a long vector waits for the next vector of the same size.
+
+    Short tensors are the business of malloc. That of Linux gives the end of its memory back to the system again and again,
+    and a training step then waits for pages to be cleared, until it has seen a large block come and go.
+    """
+    np.empty(_LARGEST_BLOCK, np.uint8)
+    with _spare.kept():
+        yield
 
 
 def aligned(count: int, dtype: Any) -> npt.NDArray[Any]:

@@ -51,7 +51,7 @@ class Host(ABC):
     def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
         """Start the engine for a completed configuration. `start` is the replica that every client can rebuild, if any."""
 
-    def stand_by(self, held_by_server: Callable[[], Replica]) -> None:
+    def stand_by(self, held_by_server: Callable[[], Replica]) -> None:  # noqa: B027 – most hosts have no use for it
         """Learn how to ask for the server's replica. Clients in the server's process need not hold the same numbers again."""
 
     @abstractmethod

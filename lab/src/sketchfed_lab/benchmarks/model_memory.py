@@ -3,6 +3,7 @@
 `python model_memory.py SIDE WIDTH ROUNDS` prints a line of JSON. A process has one peak, so each side has a process of its own.
 """
 
+import gc
 import json
 import logging
 import sys
@@ -24,7 +25,7 @@ from sketchfed_lab.benchmarks.peers.memory import peak_bytes
 _HERE = "sketchfed_lab.benchmarks.model_memory"
 EXAMPLES, SHAPE, OUTPUTS, RATE = 10, (784,), 10, 0.01
 ROUND, CUSTOM = "a round, iterative 1/100", "a round of a custom module"
-STEP, TRANSFORM = "a plain step", "two Hadamard transforms"
+STEP, CUSTOM_STEP, TRANSFORM = "a plain step", "a plain step of a custom module", "two Hadamard transforms"
 
 
 def dim(width: int) -> int:
@@ -71,9 +72,10 @@ def rounds(width: int, count: int, *, custom: bool = False) -> list[float]:
     return [after - before for before, after in pairwise(ends[:-1])]  # the last round is also scored
 
 
-def steps(width: int, count: int) -> list[float]:
+def steps(width: int, count: int, *, custom: bool = False) -> list[float]:
     """Seconds of a step of torch's SGD on the same model and data."""
-    module, data = build("mlp", shape=SHAPE, outputs=OUTPUTS, seed=PublicSeed(7), hidden=[width, width]), images()
+    known, data = {"shape": SHAPE, "outputs": OUTPUTS}, images()
+    module = Net(width) if custom else build("mlp", **known, seed=PublicSeed(7), hidden=[width, width])  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     found = []
     for _ in range(count):
@@ -99,5 +101,8 @@ def transforms(width: int, count: int) -> list[float]:
 if __name__ == "__main__":
     side, width, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    seconds = {ROUND: rounds, CUSTOM: partial(rounds, custom=True), STEP: steps, TRANSFORM: transforms}[side](width, count)
+    gc.disable()
+    sides = {ROUND: rounds, STEP: steps, TRANSFORM: transforms}
+    sides |= {CUSTOM: partial(rounds, custom=True), CUSTOM_STEP: partial(steps, custom=True)}
+    seconds = sides[side](width, count)
     print(json.dumps({"seconds": min(seconds), "peak_bytes": peak_bytes(), "dim": dim(width)}))

@@ -88,6 +88,10 @@ class UnresolvedError(InputError):
     """An algorithm that must see the model before it can do what it was asked to."""
 
 
+class NotFiniteError(InputError):
+    """Numbers that are NaN or infinite where finite ones are needed. In training, it is a sign of steps that are too long."""
+
+
 class WireError(SketchfedError, ValueError):
     """Bytes that are not an acceptable packet, or a packet that cannot become bytes."""
 

@@ -140,6 +140,16 @@ def hollow(module: nn.Module, device: torch.device | None = None) -> nn.Module:
     return copied if device is None else copied.to(device)
 
 
+def restored(module: nn.Module, flat: Tensor) -> nn.Module:
+    """A copy of a module, with what it shares from a flat vector. It has memory of its own, even if the module has none."""
+    made, views = hollow(module), Layout.of(module).views(flat.detach())
+    for name, parameter in trainable(made).items():
+        parameter.data = views[name].clone()
+    for name in sharing(module).averaged:
+        _put_buffer(made, name, views[name].clone())
+    return made
+
+
 def emptied(module: nn.Module) -> None:
     """Let go of the memory that a module adopted."""
     for parameter in trainable(module).values():

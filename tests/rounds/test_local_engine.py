@@ -8,7 +8,8 @@ from torch import nn
 
 from federation import SEED, advanced, data_of, federation, unprotected, weights_of
 from problems import dense_model
-from sketchfed.algorithms import Dbcl, FedAvg, FetchSgd, Iterative
+from sketchfed.algorithms import Dbcl, FedAvg, FetchSgd, Iterative, Replica
+from sketchfed.algorithms.forms import unified
 from sketchfed.algorithms.settings import CodecSettings, SketchSettings
 from sketchfed.errors import InputError, NoReplyError, SecureSumError
 from sketchfed.protection import SecureSettings
@@ -248,3 +249,34 @@ def test_a_population_of_ten_thousand_costs_what_its_participants_cost(algorithm
 def _large_tensors(dim: int) -> int:
     gc.collect()
     return sum(1 for item in gc.get_objects() if type(item) is torch.Tensor and item.numel() >= dim)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedAvg(global_momentum=0.5), Iterative(sketch=SKETCH)])
+def test_a_whole_model_that_equals_the_servers_shares_its_memory(algorithm):
+    server = federation(algorithm, data_of(3), shared_start=False)
+    engine = server.engine.inner
+    engine.held_by_server = lambda: server.state.replica
+    before = server.state.replica
+    server.advance()
+    assert engine.replica.weights is before.weights
+    assert (engine.replica is before) == (not isinstance(algorithm, FedAvg) or not algorithm.global_momentum)
+    alone = advanced(federation(algorithm, data_of(3), shared_start=False), 2)
+    assert advanced(server, 1).engine.replies == alone.engine.replies
+
+
+def test_a_replica_that_differs_in_a_bit_stays_apart():
+    held = Replica(round=1, weights=torch.zeros(3))
+    minus_zero, later = Replica(round=1, weights=-torch.zeros(3)), Replica(round=2, weights=torch.zeros(3))
+    assert unified(minus_zero, held) is minus_zero
+    assert unified(later, held) is later
+    assert unified(Replica(round=1, weights=torch.zeros(3)), held) is held
+
+
+def test_only_the_engines_own_requests_are_emptied():
+    server = federation(FedAvg(), data_of(3), shared_start=False)
+    tasks = server._tasks([0, 1, 2])
+    kept = dict(tasks)
+    first = server.engine.inner.ask(kept)
+    assert len(kept) == 3
+    assert server.engine.inner.ask(tasks) == first
+    assert not tasks

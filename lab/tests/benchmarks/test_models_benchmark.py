@@ -35,17 +35,22 @@ def test_the_large_model_is_judged_by_copies_and_by_transforms():
     found = {
         models.ROUND: {"seconds": 3.0, "peak_bytes": 2_000, "dim": 100},
         models.STEP: {"seconds": 1.0, "peak_bytes": 1_200, "dim": 100},
+        models.CUSTOM: {"seconds": 2.0, "peak_bytes": 2_400, "dim": 100},
+        models.CUSTOM_STEP: {"seconds": 1.5, "peak_bytes": 1_600, "dim": 100},
         models.TRANSFORM: {"seconds": 0.5, "peak_bytes": 0, "dim": 100},
     }
-    ours, step, overhead = models.of_large(found)
+    ours, step, custom, custom_step, overhead, custom_overhead = models.of_large(found)
     assert (ours.ratio, ours.met, step.ratio, step.met) == (5.0, True, 3.0, None)
+    assert (custom.ratio, custom.met, custom_step.ratio, custom_step.met) == (6.0, False, 4.0, None)
     assert (overhead.ratio, overhead.met) == (4.0, False)
+    assert (custom_overhead.ratio, custom_overhead.met) == (1.0, True)
 
 
 def test_sides_and_cells_have_the_names_under_which_they_are_compared():
     assert {*models.OURS, *models.LOOPS, models.PFL} == set(model_cells.SIDES)
     assert {cell for cell, _ in models.AT_MOST} == set(model_cells.CELLS)
-    assert (models.ROUND, models.STEP, models.TRANSFORM) == (model_memory.ROUND, model_memory.STEP, model_memory.TRANSFORM)
+    for name in ("ROUND", "CUSTOM", "STEP", "CUSTOM_STEP", "TRANSFORM"):
+        assert getattr(models, name) == getattr(model_memory, name)
 
 
 def test_a_python_that_is_not_there_is_refused(monkeypatch):

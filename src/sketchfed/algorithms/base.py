@@ -13,6 +13,7 @@ from sketchfed.algorithms.round_settings import DRIFT, RoundSettings
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import NotLinearError, WireError
+from sketchfed.kernels.pages import empty_like
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet
 
@@ -111,7 +112,8 @@ def stepped(
         drift = replica.moments[DRIFT] + direction * segments.share(clients)
         direction, moments = direction + drift, {DRIFT: drift}
     rate = settings.rate_at(replica.round)
-    moved = direction.mul_(rate) if overwrite and usual and velocity is None else direction * rate
+    own = overwrite and usual and velocity is None
+    moved = torch.mul(direction, rate, out=direction if own else empty_like(direction, len(direction)))
     weights = moved.add_(replica.weights)  # not fused: every processor gets the same bits
     if segments is not None:
         weights = segments.settled(weights, replica.weights, change, clients)

@@ -1,13 +1,18 @@
 """The form in which clients get the model in a round: the packet, the replica that they hold, and what they train."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+import torch
+from torch import Tensor
 
 from sketchfed.algorithms.replicas import from_tensors
 from sketchfed.algorithms.state import Replica
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.training import Trainer
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Form(Protocol):
@@ -62,6 +67,31 @@ def seen(form: Form, replica: Replica) -> Replica:
     found = form.replica(form.packet(replica), len(replica.weights))
     shown, held = found.to_tensors(), replica.to_tensors()
     return replica if shown.keys() == held.keys() and all(shown[name] is held[name] for name in held) else found
+
+
+def unified(found: Replica, held: Replica) -> Replica:
+    """A replica that somebody in this process built from a packet, in the memory of one that is held here anyway.
+
+    The result is the very object that is held, if both hold the same numbers, bit for bit. If it holds more, such as the
+    server's own momentum, only the weights share their memory.
+    """
+    if found is held or found.round != held.round or not _same_bits(found.weights, held.weights):
+        return found
+    own, theirs = found.to_tensors(), held.to_tensors()
+    if own.keys() == theirs.keys() and all(name == "weights" or _same_bits(own[name], theirs[name]) for name in own):
+        return held
+    return replace(found, weights=held.weights)
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same bytes. (To `torch.equal`, 0 and -0 are the same number.)"""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return one is other or torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.view(_INTEGERS[tensor.itemsize])
 
 
 def round_of(packet: Packet) -> int:

@@ -90,7 +90,8 @@ class SketchCodec(Codec):
 
     def sketch(self, seed: PublicSeed) -> Sketch:
         """The sketch of a round."""
-        return _sketch(self.family, self.dim, self.size, seed.child("sketch"), self.options)
+        made = _sketch if self.dim < LARGE else _large_sketch
+        return made(self.family, self.dim, self.size, seed.child("sketch"), self.options)
 
     def read(self, packet: Packet, seed: PublicSeed) -> Tensor:
         """The sketch `(size,)` that a packet carries, or the sum of sketches if it stands for several clients."""
@@ -129,7 +130,17 @@ class SketchCodec(Codec):
         return desketched(self.sketch(seed), y, torch.device(self._device))
 
 
+LARGE = 2**24
+"""Of sketches of at least this dim, only the latest are kept, for their random numbers take megabytes."""
+
+
 @cached(maxsize=8)
 def _sketch(family: str, dim: int, size: int, seed: PublicSeed, options: tuple[tuple[str, Any], ...]) -> Sketch:
     """All clients of a round use the same object, so its random numbers are drawn only once."""
+    return make_sketch(family, dim=dim, size=size, seed=seed, **dict(options))
+
+
+@cached(maxsize=2)
+def _large_sketch(family: str, dim: int, size: int, seed: PublicSeed, options: tuple[tuple[str, Any], ...]) -> Sketch:
+    """The same for large sketches."""
     return make_sketch(family, dim=dim, size=size, seed=seed, **dict(options))

@@ -237,6 +237,30 @@ def sampled_transform_of_pieces(x, length, words, rows, work, out):
 
 
 @kernel
+def _transform_of_few(values, scale, rows, k, origin, x, start, size_log):
+    """x[start : start + 2^size_log] ← H x, where x is scale·values[k] in row rows[k] − origin and otherwise zero.
+
+    Rows ascend. Returns the number of the first row beyond. Each block is written when its transform begins, and is then in the
+    first-level cache. Most of its bases hold zeros only, and so do their transforms.
+    """
+    base, block_log = np.int64(1) << _base_log(x), _block_log(x, size_log)
+    block = np.int64(1) << block_log
+    for index in range(np.int64(1) << (size_log - block_log)):
+        first = start + index * block
+        x[first : first + block] = 0
+        for offset in range(first, first + block, base):
+            beyond, begun = origin + offset - start + base, k
+            while k < rows.size and rows[k] < beyond:
+                x[start + rows[k] - origin] = scale * values[k]
+                k += 1
+            if k > begun:
+                transform_block(x, offset, x, offset, np.uint64(0))
+        _stages(x, first, block_log, _base_log(x))
+        _merge(x, first + block, index, block_log, size_log)
+    return k
+
+
+@kernel
 def sampled_transform_adjoint_in_place(y, length, words, rows, work, out):
     """out ← D·H·Sᵀ·y/√rows, transformed in `out` itself. `work` holds the pieces that reach beyond `length`."""
     size = rows.size
@@ -245,20 +269,12 @@ def sampled_transform_adjoint_in_place(y, length, words, rows, work, out):
     whole, scale = length >> piece_log, y.dtype.type(1 / np.sqrt(size))
     flat, joined = out.reshape(-1), np.empty(_JOINED << PIECES_LOG, y.dtype)
     for item in range(y.shape[0]):
-        start = item * out.shape[1]
-        flat[start : start + length] = 0
-        work[: ((1 << PIECES_LOG) - whole) * piece] = 0
-        for k in range(size):
-            row = np.int64(rows[k])
-            if row < whole * piece:
-                flat[start + row] = scale * y[item, k]
-            else:
-                work[row - whole * piece] = scale * y[item, k]
+        start, k = item * out.shape[1], 0
         for number in range(1 << PIECES_LOG):
             if number < whole:
-                transform(flat, start + number * piece, piece_log)
+                k = _transform_of_few(y[item], scale, rows, k, number * piece, flat, start + number * piece, piece_log)
             else:
-                transform(work, (number - whole) * piece, piece_log)
+                k = _transform_of_few(y[item], scale, rows, k, number * piece, work, (number - whole) * piece, piece_log)
         for first in range(0, piece, _JOINED):
             for number in range(1 << PIECES_LOG):
                 there = number * _JOINED

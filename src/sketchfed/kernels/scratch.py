@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_ALIGNMENT = 64  # a cache line: vector loads that straddle two of them are slower
-_MOST_KEPT = 2**28
+from sketchfed.kernels.pages import aligned
+
+_MOST_KEPT = 2**26
 
 
 class _Kept(threading.local):
@@ -21,12 +22,11 @@ _kept = _Kept()
 
 
 def scratch(count: int, dtype: Any) -> npt.NDArray[Any]:
-    """An aligned array of undefined content, valid until this thread asks again. Up to 256 MiB are kept for next time."""
+    """An aligned array of undefined content, valid until this thread asks again. Up to 64 MiB are kept for next time."""
     wanted = count * np.dtype(dtype).itemsize
     if _kept.memory.size >= wanted:
         return _kept.memory[:wanted].view(dtype)
-    memory = np.empty(wanted + _ALIGNMENT, np.uint8)
-    memory = memory[-memory.ctypes.data % _ALIGNMENT :]
+    memory = aligned(wanted, np.uint8)
     if wanted <= _MOST_KEPT:
         _kept.memory = memory
-    return memory[:wanted].view(dtype)
+    return memory.view(dtype)

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from sketchfed.algorithms import Change, Replica, RoundContext
-from sketchfed.errors import DivergedError, InputError
+from sketchfed.errors import DivergedError, InputError, NotFiniteError
 from sketchfed.kernels.finite import all_finite
 from sketchfed.training import Examples, LocalWork, Pull, Trainer, Turn
 
@@ -33,6 +33,8 @@ class ClientWork:
         turn = Turn(seed=context.own, round=context.round, client=context.client, kept=self.kept, pull=self.pull)
         try:
             trained = self.trainer.train(self.replica.weights, self.examples, work, turn)
+        except NotFiniteError:
+            raise
         except InputError as error:
             error.in_training = True
             raise

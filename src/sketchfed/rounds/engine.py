@@ -4,6 +4,10 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 
+class Requests(dict[int, bytes]):
+    """Requests that are the engine's alone. It may empty them once they are sent, because a whole model takes much memory."""
+
+
 class Engine(Protocol):
     """Sends requests to clients and returns their replies. A client that does not answer is missing from the result."""
 

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from sketchfed.algorithms import Replica
+from sketchfed.algorithms.forms import unified
 from sketchfed.errors import InputError, SketchfedError, reason
+from sketchfed.rounds.engine import Requests
 from sketchfed.rounds.kept import KeptExamples
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.secure_clients import SecureClients
@@ -43,6 +45,8 @@ class LocalEngine:
         self.changed: set[int] = set()
         """Clients whose memory changed since the last checkpoint."""
         self.replica = start
+        self.held_by_server: Callable[[], Replica | None] = lambda: None
+        """Returns the server's replica. A client that comes to the same numbers then shares its memory."""
         self._pending: dict[int, tuple[int, ClientMemory]] = {}
         self._participant, self._examples, self._judged = participant, KeptExamples(examples), judged
         # Torch keeps a thread count per calling thread, so the setting of the main thread does not apply to the pool.
@@ -59,15 +63,7 @@ class LocalEngine:
             for client, made in self._secure.kept.items():
                 self._keep(client, *made)
             return answers
-        received: dict[int, Replica] = {}  # keyed by the task's id(): clients with equal needs share one object
-        tasks: list[tuple[int, Replica]] = []
-        for client, task in requests.items():
-            try:
-                if id(task) not in received:
-                    received[id(task)] = self._receive(task)
-                tasks.append((client, received[id(task)]))
-            except SketchfedError as error:
-                self.complaints[client] = str(error)
+        tasks = self._received(requests)
         replies: dict[int, bytes] = {}
         work = self._work if stage == "train" else self._evaluate
         for (client, replica), (reply, memory) in zip(tasks, self._pool.map(work, tasks), strict=True):
@@ -76,6 +72,21 @@ class LocalEngine:
             if memory is not None:
                 self._keep(client, replica.round, memory)
         return replies
+
+    def _received(self, requests: Mapping[int, bytes]) -> list[tuple[int, Replica]]:
+        """Read all tasks. While clients train, nobody holds their bytes any more."""
+        sent, found = dict(requests), list[tuple[int, Replica]]()
+        if isinstance(requests, Requests):
+            requests.clear()
+        read: dict[int, Replica] = {}  # keyed by the task's id(): clients with equal needs share one object
+        for client, task in sent.items():
+            try:
+                if id(task) not in read:
+                    read[id(task)] = self._receive(task)
+                found.append((client, read[id(task)]))
+            except SketchfedError as error:
+                self.complaints[client] = str(error)
+        return found
 
     def _keep(self, client: int, index: int, memory: ClientMemory) -> None:
         self._pending.pop(client, None)
@@ -95,6 +106,8 @@ class LocalEngine:
 
     def _receive(self, task: bytes) -> Replica:
         self.replica = self._participant.receive(self.replica, task)
+        if (held := self.held_by_server()) is not None:
+            self.replica = unified(self.replica, held)
         return self.replica
 
     def _work(self, task: tuple[int, Replica]) -> tuple[bytes | None, ClientMemory | None]:

@@ -41,6 +41,7 @@ class Recorder(Relay):
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> Mapping[int, bytes]:
         if stage == "evaluate":
             return self.inner.ask(requests, stage)
+        sent = dict(requests)  # the engine may empty its own
         replies, known = self.inner.ask(requests, stage), self.inner.directory if stage in _WITH_KEYS else {}
         self._tell(
             [
@@ -52,7 +53,7 @@ class Recorder(Relay):
                     reply=replies.get(client),
                     identity=known.get(client, b""),
                 )
-                for client, request in requests.items()
+                for client, request in sent.items()
             ]
         )
         return replies

@@ -23,7 +23,7 @@ from sketchfed.errors import (
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.privacy.sampling import poisson_sample
 from sketchfed.protection import Protection, SecureSums, combined
-from sketchfed.rounds.engine import Engine
+from sketchfed.rounds.engine import Engine, Requests
 from sketchfed.rounds.participant import behind, premise_of, retasked
 from sketchfed.rounds.screening import wild
 from sketchfed.rounds.secure_rounds import SecureRounds, in_sums
@@ -102,8 +102,6 @@ class Server:
             packets = self._summed_securely(self.protection, chosen)
         else:
             packets = self._gathered(chosen)
-        if self.algorithm.incremental:
-            self._packed = (-1, b"")  # a whole model is as large as the state, and nobody else needs it
         self.state, update = self._stepped(packets)
         packed = None if update is None else pack(update.stamped(round=self.round - 1))
         self.tally.broadcast_bytes += whole if packed is None else len(packed)
@@ -241,13 +239,14 @@ class Server:
         log.warning("round %d: %s lost what it held, and is sent what it needs", self.round + 1, _named(list(lost)))
         sent = {at: self._task(at) for at in set(lost.values())}
         rest = {client: reply for client, reply in answers.replies.items() if client not in lost}
-        again = self._moved({client: retasked(requests[client], stage, sent[at]) for client, at in lost.items()}, stage)
+        tasks = {client: retasked(requests.get(client, b""), stage, sent[at]) for client, at in lost.items()}
+        again = self._moved(tasks, stage)
         return Answers(rest | again.replies, answers.complaints | again.complaints, answers.unheard | again.unheard)
 
     def _moved(self, requests: Mapping[int, bytes], stage: str) -> Answers:
-        down = sum(map(len, requests.values()))
+        asked, down = set(requests), sum(map(len, requests.values()))
         came = self.engine.ask(requests, stage)
-        replies = {client: reply for client, reply in came.items() if client in requests}
+        replies = {client: reply for client, reply in came.items() if client in asked}
         self.tally.count(down, sum(map(len, replies.values())), evaluation=stage == "evaluate")
         return Answers(replies, dict(self.engine.complaints), set(self.engine.unheard))
 
@@ -304,12 +303,13 @@ class Server:
                 f"the server cannot make a step from the replies of round {self.round + 1}: {str(error).rstrip('.')}"
             ) from error
 
-    def _tasks(self, cohort: list[int]) -> dict[int, bytes]:
+    def _tasks(self, cohort: list[int]) -> Requests:
         """The smallest task that brings each client to this round. Clients with equal needs share one object."""
         held = {client: self.tally.known.get(client, 0 if self._shared_start else None) for client in cohort}
         held |= dict.fromkeys(self._strayed & held.keys())
         made = {at: self._task(at) for at in set(held.values())}
-        return {client: made[at] for client, at in held.items()}
+        self._packed = (-1, b"")  # a whole model is as large as the state, and from here on it belongs to the requests
+        return Requests({client: made[at] for client, at in held.items()})
 
     def _task(self, at: int | None) -> bytes:
         """The task for a client whose replica is at round `at`: nothing new, the missed updates, or the whole model."""

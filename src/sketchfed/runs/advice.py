@@ -52,7 +52,7 @@ def _alpha(algorithm: Algorithm, dim: int) -> float:
 
 def _smoothness(workload: Workload, examples: Examples, *, most: int = 256, turns: int = 40) -> float:
     """Estimate the largest curvature of the loss at the first weights by power iteration on Hessian-vector products."""
-    module, objective = workload.module, objective_of(workload.loss)
+    module, objective = workload.first_module, objective_of(workload.loss)
     layout, weights = Layout.of(module), flatten(module).requires_grad_(True)
     loss = loss_at(module, objective, layout, weights, examples.part(0, most))
     (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)

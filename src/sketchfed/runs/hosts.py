@@ -1,7 +1,7 @@
 """Hosts start the clients of a run: in this process, or wherever the engine named in the configuration runs them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,6 +51,9 @@ class Host(ABC):
     def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
         """Start the engine for a completed configuration. `start` is the replica that every client can rebuild, if any."""
 
+    def stand_by(self, held_by_server: Callable[[], Replica]) -> None:  # noqa: B027 – most hosts have no use for it
+        """Learn how to ask for the server's replica. Clients in the server's process need not hold the same numbers again."""
+
     @abstractmethod
     def keep(self) -> None:
         """Write to the run's folder what a later process needs in order to find the same clients."""
@@ -90,6 +93,10 @@ class LocalHost(Host):
         known: dict[str, Any] = {"clients": len(self.sizes), "start": start, "workers": config.engine.threads}
         self._engine = LocalEngine(participant, examples, judged=judged, **known)
         return self._engine
+
+    def stand_by(self, held_by_server: Callable[[], Replica]) -> None:
+        if self._engine is not None:
+            self._engine.held_by_server = held_by_server
 
     def keep(self) -> None:
         """Do nothing, because the checkpoint holds everything."""

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from sketchfed.algorithms import State
 from sketchfed.algorithms.forms import seen
 from sketchfed.config import GIVEN, SHARING, Config, DataSettings, ModelSettings, load_config
 from sketchfed.errors import DivergedError, InputError
+from sketchfed.kernels.pages import used_again
 from sketchfed.protection import Clear
 from sketchfed.rounds import Recorder
 from sketchfed.rounds.buffered import make_server
@@ -176,6 +176,7 @@ class Loop:
         self._host: Host = (host or make_host)(config, workload, folder)
         try:
             self._set_up(config)
+            workload.forget_weights()
         except BaseException as error:
             self._leave(error)
             raise
@@ -206,6 +207,7 @@ class Loop:
         self._engine = self._host.begin(self._config, participant, start)
         self._server = self._make_server(state)
         _ = self._keys  # refuses a metric with the name of another column
+        self._host.stand_by(lambda: self._server.state.replica)
 
     def _make_server(self, state: State) -> Server:
         seed, shared_start = self._config.shared_seed, self._workload.shared_start
@@ -308,7 +310,7 @@ class Loop:
         start = last_saved = time.monotonic()
         failure: BaseException | None = None
         try:
-            with one_thread():
+            with one_thread(), used_again():
                 self._look_at_clip()
                 if self._folder is not None:
                     self._folder.summarise(self._summary(finished=False))
@@ -342,7 +344,7 @@ class Loop:
             clients=self._engine.clients,
             metrics=self._lines,
             weights=weights,
-            module=vectors.load(deepcopy(self._workload.module), weights),
+            module=vectors.restored(self._workload.module, weights),
             folder=self._folder.path if self._folder is not None else None,
         )
 

@@ -161,6 +161,9 @@ class LoopWorkload:
     def scorer(self, trainer: OwnLoop, seed: PublicSeed, *, workers: int) -> "LoopScorer":
         return LoopScorer(self, seed)
 
+    def forget_weights(self) -> None:
+        """The module is the user's own, or their loop copies it."""
+
     def advice(self, algorithm: Algorithm, trainer: OwnLoop) -> str:
         """What to change after training diverged."""
         return (

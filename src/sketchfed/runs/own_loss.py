@@ -134,6 +134,9 @@ class LossWorkload:
     def scorer(self, trainer: Trainer, seed: PublicSeed, *, workers: int) -> "LossScorer":
         return LossScorer(self, trainer, seed)
 
+    def forget_weights(self) -> None:
+        """The module is the user's own, or their loop copies it."""
+
     def advice(self, algorithm: Algorithm, trainer: Trainer) -> str:
         """What to change after training diverged."""
         return (

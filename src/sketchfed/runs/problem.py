@@ -85,6 +85,9 @@ class FederatedProblem(Protocol):
     def scorer(self, trainer: Any, seed: PublicSeed, *, workers: int) -> ProblemScorer:
         """What measures the model between rounds."""
 
+    def forget_weights(self) -> None:
+        """Free the memory of the first weights, if the model can be built again."""
+
     def advice(self, algorithm: Algorithm, trainer: Any) -> str:
         """What to change after training diverged."""
 

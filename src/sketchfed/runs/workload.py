@@ -1,8 +1,8 @@
 """The workload of a run: the clients' data, the model and its loss, made from a configuration or given as objects."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from secrets import randbits, token_bytes
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from sketchfed.training.base import spans
 from sketchfed.training.losses import TASK_OF
 from sketchfed.training.metrics import METRICS, metric_key, suits
 from sketchfed.training.objective import BATCH_LOSSES
-from sketchfed.vectors import flatten
+from sketchfed.vectors import flatten, hollow
 
 if TYPE_CHECKING:
     from sketchfed.runs.evaluation import Evaluation
@@ -80,6 +80,8 @@ class Workload:
     """The same as objects, as `evaluate` gets them. By default, torch Datasets of prepared pairs."""
     device: torch.device = CPU
     """Where clients train and encode, and where the model is scored."""
+    built_again: Callable[[], nn.Module] | None = None
+    """Builds the module with its first weights once more. None if nobody can."""
 
     @classmethod
     def from_config(cls, config: Config) -> "Workload":
@@ -180,6 +182,15 @@ class Workload:
         from sketchfed.runs.scoring import Scorer  # it samples workloads
 
         return Scorer(self, trainer, seed, workers=workers)
+
+    def forget_weights(self) -> None:
+        if self.built_again is not None:  # the module is not changed, for the function that made it may keep it
+            object.__setattr__(self, "module", hollow(self.module))
+
+    @property
+    def first_module(self) -> nn.Module:
+        """The module with its first weights, even if they were forgotten."""
+        return self.module if self.built_again is None else self.built_again()
 
     def advice(self, algorithm: Algorithm, trainer: Trainer) -> str:
         """What to change after training diverged."""
@@ -307,7 +318,7 @@ def named_workload(config: Config) -> Workload:
         dataset = data.hold_out(dataset, config.data.validation, seed.child("validation"))
     clients = config.data.clients or (None if config.data.partition == "natural" else DEFAULT_CLIENTS)
     parts = data.partition(dataset, name=config.data.partition, clients=clients, seed=seed.child("partition"), **spreading)
-    module = build_module(config, shape=dataset.shape, outputs=dataset.outputs)
+    build = partial(build_module, config, shape=dataset.shape, outputs=dataset.outputs)
     own_tests = None
     if config.data.client_validation is not None:
         parts, held = held_out_parts(parts, config.data.client_validation, seed.child("client validation"))
@@ -316,11 +327,12 @@ def named_workload(config: Config) -> Workload:
         dataset=dataset,
         parts=parts,
         own_tests=own_tests,
-        module=module,
+        module=build(),
         loss=loss_of(config, dataset.task),
         shared_start=shares_start(config),
         metrics=metrics_for(dataset.task, config.model.metric),
         recipe=config.training.recipe(config.algorithm.rounds),
+        built_again=build if config.algorithm.public_start else None,
     )
     return workload
 

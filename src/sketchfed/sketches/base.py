@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sketchfed.errors import InputError
+from sketchfed.errors import InputError, NotFiniteError
 from sketchfed.kernels.finite import all_finite
 from sketchfed.seeds import PublicSeed
 
@@ -181,7 +181,7 @@ def _refuse_non_finite(t: Tensor, method: str) -> None:
         return
     bad = ~torch.isfinite(t)
     first = int(bad.any(0).nonzero()[0])
-    raise InputError(
+    raise NotFiniteError(
         f"{method} got {int(bad.sum()):,} values that are NaN or infinite, the first at coordinate {first:,}; a "
         "sketch would spread them over every coefficient. Find where training diverged (a smaller step?), or "
         "drop this update."

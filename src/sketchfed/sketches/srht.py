@@ -16,6 +16,7 @@ from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.kernels import draws, fwht, philox
 from sketchfed.kernels.cosine import cosine, cosine_transposed
 from sketchfed.kernels.jit import on_cpu
+from sketchfed.kernels.pages import empty_like
 from sketchfed.kernels.scratch import scratch
 from sketchfed.seeds import Words
 from sketchfed.sketches.base import MOST_MOVED, Sketch
@@ -144,7 +145,7 @@ class Srht(Sketch):
         return out
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        out = y.new_empty(y.shape[0], self.dim)
+        out = empty_like(y, y.shape[0], self.dim)
         if self.transform == "hadamard" and on_cpu(y):
             if self._in_pieces:
                 beyond = self._widest - self.dim // self._piece * self._piece

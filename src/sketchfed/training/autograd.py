@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from sketchfed.devices import CPU, drawn, moved, seeded
 from sketchfed.errors import InputError
+from sketchfed.kernels.pages import copy_of
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.alone import each_gradient
 from sketchfed.training.base import CHUNK, LocalWork, batches, explained
 from sketchfed.training.blind import Latest, client_form
+from sketchfed.training.eager import LEAST_EAGER, EagerSteps, came_too_early
 from sketchfed.training.items import Stream, placed
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
@@ -53,6 +55,7 @@ class AutogradTrainer:
         self.dim = Layout.of(module).dim
         self._device, self._draws = device, False
         self._changed: Sequence[str] = ()
+        self._eager = self.dim >= LEAST_EAGER
         self._module, self._form, self._recipe = _without_sparse(hollow(module)), form, recipe or Recipe()
         self._own, self._plain = OwnParts(module), sharing(module) == Sharing()
         self._loss = loss
@@ -97,14 +100,24 @@ class AutogradTrainer:
             )
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
+        if self._eager and self._recipe.usual and self._form is None and not (work.momentum or work.decay or turn.pull):
+            try:
+                return self._seeded(weights, examples, work, turn, eager=True)
+            except RuntimeError as error:
+                if not came_too_early(error):
+                    raise
+                self._eager = False
+        return self._seeded(weights, examples, work, turn)
+
+    def _seeded(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn, *, eager: bool = False) -> Tensor:
         number = int(turn.seed.child("torch").words(1)[0])
         with torch.random.fork_rng(devices=[], enabled=self._draws), seeded(self._device, number):
             if self._draws:
                 torch.default_generator.manual_seed(number)
-            return self._trained(weights, examples, work, turn)
+            return self._trained(weights, examples, work, turn, eager=eager)
 
-    def _trained(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
-        trained, seed = weights.to(self._device, copy=True), turn.seed
+    def _trained(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn, *, eager: bool) -> Tensor:
+        trained, seed = self._own_copy(weights), turn.seed
         turn.pull = turn.pull.to(self._device)
         with self._holding(trained) as module, self._own.trained(module, turn):
             module.train()
@@ -113,9 +126,12 @@ class AutogradTrainer:
                 self._recipe.descend(module, self._objective, drawn, work, turn, self._count(examples, work))
                 return trained
             if self._form is None and not (work.momentum or work.decay or turn.pull):
-                self._descend(module, examples, work, seed)
+                (self._descend_eagerly if eager else self._descend)(module, examples, work, seed)
                 return trained
             return self._descend_flat(module, trained, examples, work, turn)
+
+    def _own_copy(self, weights: Tensor) -> Tensor:
+        return copy_of(weights) if self._device.type == "cpu" else weights.to(self._device, copy=True)
 
     def _count(self, examples: Any, work: LocalWork) -> int:
         """The number of steps of the local work."""
@@ -136,6 +152,13 @@ class AutogradTrainer:
                 torch._foreach_add_([p.data for p in used], [p.grad for p in used], alpha=-work.rate)  # type: ignore[misc]
             for parameter in used:
                 parameter.grad = None
+
+    def _descend_eagerly(self, module: nn.Module, examples: Any, work: LocalWork, seed: PublicSeed) -> None:
+        """The same steps with less memory."""
+        steps = EagerSteps(list(trainable(module).values()), work.rate)
+        with steps.taken():
+            for batch in batches(examples, work, seed):
+                steps.step(self._objective(module, batch))
 
     def _descend_flat(self, module: nn.Module, trained: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         """Take steps that need the gradient as one vector: those with momentum, decay or a pull, and those of a client form."""
@@ -204,11 +227,11 @@ class AutogradTrainer:
 
     def outputs(self, weights: Tensor, x: Any) -> Tensor:
         # A copy, because some layers write to their weights (an embedding with max_norm).
-        with self._holding(weights.clone()) as module, torch.no_grad():
+        with self._holding(copy_of(weights)) as module, torch.no_grad():
             return outputs_of(module.eval(), moved(x, self._device)).cpu()
 
     def score(self, weights: Tensor, examples: Any) -> tuple[float, int]:
-        with self._holding(weights.clone()) as module, torch.no_grad():
+        with self._holding(copy_of(weights)) as module, torch.no_grad():
             found: tuple[float, int] = self._objective.score(module.eval(), examples)
             return found
 

@@ -5,7 +5,6 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -21,7 +20,7 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import LocalWork
 from sketchfed.training.memory import Turn
 from sketchfed.training.own_parts import OWN_PARTS, OwnParts, with_own_parts
-from sketchfed.vectors import Layout, load
+from sketchfed.vectors import Layout, restored
 
 log = logging.getLogger("sketchfed")
 
@@ -82,7 +81,7 @@ class OwnLoop:
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         if turn.pull:
             self._refuse("to add something to the gradient of each local step")
-        module = load(deepcopy(self._module), weights).to(self._device).train()
+        module = restored(self._module, weights).to(self._device).train()
         with self._own.trained(module, turn):
             turn.kept.pop(OWN_PARTS, None)  # the module has them
             context = self._context(turn)
@@ -189,7 +188,7 @@ def evaluated(
     On a client, the copy also has the client's own parts, and metrics are what the function returned. Otherwise a metric that
     has no value is None. The loss stays what it is, because one that is not finite ends training.
     """
-    own = with_own_parts(module, weights, turn.kept) if on_client else load(deepcopy(module), weights).eval()
+    own = with_own_parts(module, weights, turn.kept) if on_client else restored(module, weights).eval()
     model = own.to(device)
     context = ClientContext(
         round=turn.round,

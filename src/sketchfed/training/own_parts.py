@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from sketchfed.errors import InputError
 from sketchfed.training.memory import Turn
-from sketchfed.vectors import load, sharing
+from sketchfed.vectors import restored, sharing
 
 OWN_PARTS = "sketchfed.own_parts"
 """The name under which a client keeps them between rounds, in `Turn.kept`."""
@@ -71,7 +70,7 @@ class OwnParts:
 
 def with_own_parts(module: nn.Module, weights: Tensor, kept: dict[str, Any]) -> nn.Module:
     """A copy of a module for evaluation, with these weights and a client's own parts."""
-    model = load(deepcopy(module), weights).eval()
+    model = restored(module, weights).eval()
     OwnParts(module).load(model, kept)
     return model
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from sketchfed.errors import InputError
 from sketchfed.kernels import perceptron as kernel
 from sketchfed.kernels.jit import on_cpu
+from sketchfed.kernels.pages import copy_of
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.autograd import AutogradTrainer
@@ -90,7 +91,7 @@ class PerceptronTrainer:
 
     @torch.no_grad()
     def train(self, weights: Tensor, examples: Examples, work: LocalWork, turn: Turn) -> Tensor:
-        trained = weights.clone()
+        trained = copy_of(weights)
         if not turn.pull and self._compiled(trained, examples, work):
             self._run_kernel(trained, examples, work, turn.seed)
             return trained

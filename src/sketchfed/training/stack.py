@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from sketchfed.kernels import images
 from sketchfed.kernels.jit import on_cpu
+from sketchfed.kernels.pages import copy_of
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.autograd import AutogradTrainer
 from sketchfed.training.base import Examples, LocalWork, batches
@@ -218,7 +219,7 @@ class StackTrainer(AutogradTrainer):
 
     @torch.no_grad()
     def _stepped(self, weights: Tensor, examples: Examples, work: LocalWork, seed: PublicSeed) -> Tensor:
-        trained = weights.clone()
+        trained = copy_of(weights)
         steps = self._steps(trained)
         for batch in batches(examples, work, seed):
             x, passes = batch.x.transpose(0, 1).contiguous(), []

@@ -62,16 +62,25 @@ class Transformer(nn.Module):
         return self.last(self.layers(self.first(x.squeeze(1)) + self.places).mean(1))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
-    """Two convolutions with group normalisation, beside a shortcut."""
+Norm = Callable[[int], nn.Module]
+"""Makes a normalisation layer for this many channels."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+
+def grouped(channels: int) -> nn.Module:
+    """Group normalisation, which keeps no statistics."""
+    return nn.GroupNorm(4, channels)
+
+
+class Block(nn.Module):
+    """Two convolutions with normalisation, beside a shortcut."""
+
+    def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.first, self.second = (
             nn.Conv2d(before, after, 3, stride, 1, bias=False),
             nn.Conv2d(after, after, 3, 1, 1, bias=False),
         )
-        self.first_norm, self.second_norm = nn.GroupNorm(4, after), nn.GroupNorm(4, after)
+        self.first_norm, self.second_norm = norm(after), norm(after)
         self.shortcut = nn.Identity() if before == after else nn.Conv2d(before, after, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,11 +88,11 @@ class Block(nn.Module):
         return functional.relu(inner + self.shortcut(x))
 
 
-def resnet() -> nn.Module:
-    """A small residual network with group normalisation."""
-    blocks = [Block(before, after, stride) for before, after, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))]
+def resnet(norm: Norm) -> nn.Module:
+    """A small residual network."""
+    blocks = [Block(before, after, stride, norm) for before, after, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))]
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-    return nn.Sequential(nn.Conv2d(1, 16, 3, 1, 1, bias=False), nn.GroupNorm(4, 16), nn.ReLU(), *blocks, *head)
+    return nn.Sequential(nn.Conv2d(1, 16, 3, 1, 1, bias=False), norm(16), nn.ReLU(), *blocks, *head)
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,8 @@ CELLS = {
     "MLP 784-200-200-10": Cell(mlp, 600, 0.1),
     "LeNet": Cell(lenet, 600, 0.05),
     "transformer": Cell(Transformer, 100, 0.05),
-    "ResNet, GroupNorm": Cell(resnet, 100, 0.05),
+    "ResNet, GroupNorm": Cell(partial(resnet, grouped), 100, 0.05),
+    "ResNet, BatchNorm": Cell(partial(resnet, nn.BatchNorm2d), 100, 0.05),
 }
 
 
@@ -144,9 +154,11 @@ def ours(cell: Cell, rounds: int, clock: Clock, *, algorithm: str) -> None:
     config = {"algorithm": asked, "engine": {"workers": 1, "evaluate_every": rounds}}
     if algorithm == "iterative":
         config["sketch"] = {"ratio": 0.01}
-    clients = shares(cell)
+    clients, model = shares(cell), cell.make()
     images, labels = clients[0]
-    run(config, model=cell.make(), clients=clients, test=(images[:10], labels[:10]), on_round=clock)
+    if any(True for _ in model.buffers()):
+        config["model"] = {"buffers": "average"}
+    run(config, model=model, clients=clients, test=(images[:10], labels[:10]), on_round=clock)
 
 
 def loop(cell: Cell, rounds: int, clock: Clock, *, fused: bool) -> None:
@@ -155,11 +167,13 @@ def loop(cell: Cell, rounds: int, clock: Clock, *, fused: bool) -> None:
     for _ in range(rounds):
         received = server.state_dict()
         mean = {name: torch.zeros_like(value) for name, value in received.items()}
+        floats = [name for name, value in received.items() if value.is_floating_point()]  # not the counts of batches
         for number in random.sample(range(CLIENTS), PARTICIPANTS):
             client.load_state_dict(received)
             local_epoch(client, *clients[number], batch=BATCH, rate=cell.rate, fused=fused)
-            for name, value in client.state_dict().items():
-                mean[name].add_(value, alpha=1 / PARTICIPANTS)
+            trained = client.state_dict()
+            for name in floats:
+                mean[name].add_(trained[name], alpha=1 / PARTICIPANTS)
         server.load_state_dict(mean)
         clock()
 

@@ -1,6 +1,6 @@
 """The contestants of `rounds.py`, a file each, and a way to let one work in a process of its own.
 
-A contestant is a module with `measure(work, ...)`, which returns the wall-clock seconds of each round.
+A contestant is a module with `measure(work, ...)`, which does the work and returns its `Laps`.
 """
 
 import json
@@ -27,9 +27,13 @@ class ContestantError(RuntimeError):
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of each round, and the most memory that the process held, where the system tells it."""
+    """Seconds of each round, the mean CPU seconds of a round, and the most memory that the process held.
+
+    The last two are None where the system does not tell.
+    """
 
     seconds: list[float]
+    cpu_seconds: float | None
     peak_bytes: int | None
 
     @property

@@ -5,10 +5,8 @@ rounds, train with one thread and the faster of torch's SGD kernels, and without
 """
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import pairwise
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -17,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
+from sketchfed_lab.benchmarks.peers.laps import Laps
 from sketchfed_lab.benchmarks.peers.work import Work, local_epoch, model, share
 
 
@@ -35,15 +34,15 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-def measure(work: Work, *, cores: int) -> list[float]:
-    """Seconds of each round, from one aggregated model to the next; what precedes the first is Ray's start."""
-    finished: list[float] = []
+def measure(work: Work, *, cores: int) -> Laps:
+    """Do all rounds, from one aggregated model to the next; what precedes the first is Ray's start."""
+    laps = Laps(skipped=work.warmup, rounds=work.rounds)
 
     def note(replies: Sequence[RecordDict], _: str) -> MetricRecord:
         """Flower calls this at the end of a round with the replies that carry no error."""
         if len(replies) != work.participants:
             raise RuntimeError(f"only {len(replies)} of {work.participants} clients returned a model")
-        finished.append(time.perf_counter())
+        laps()
         return MetricRecord()
 
     def serve(grid: Grid, _: Context) -> None:
@@ -67,7 +66,6 @@ def measure(work: Work, *, cores: int) -> list[float]:
         num_supernodes=work.clients,
         backend_config={"init_args": {"num_cpus": cores}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    rounds = [end - start for start, end in pairwise(finished)][work.warmup :]
-    if len(rounds) != work.rounds:
-        raise RuntimeError(f"only {len(rounds)} of {work.rounds} rounds came to an end")
-    return rounds
+    if len(laps.seconds) != work.rounds:
+        raise RuntimeError(f"only {len(laps.seconds)} of {work.rounds} rounds came to an end")
+    return laps

@@ -1,8 +1,6 @@
 """sketchfed as its users run it: a configuration, clients in threads, every message packed to bytes."""
 
-import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +10,7 @@ from torch import Tensor
 from sketchfed.data import DataSet
 from sketchfed.runs import Workload, run
 from sketchfed.training import Examples, PerceptronTrainer
+from sketchfed_lab.benchmarks.peers.laps import Laps
 from sketchfed_lab.benchmarks.peers.memory import forget_peak
 from sketchfed_lab.benchmarks.peers.work import WIDTHS, Work, pixels
 
@@ -31,16 +30,18 @@ def images(*, rows: int) -> DataSet:
     )
 
 
-def measure(work: Work, *, cores: int, sketched: bool) -> list[float]:
-    """Seconds of each round, with updates sketched to a tenth or as they are."""
-    finished: list[float] = []
+def measure(work: Work, *, cores: int, sketched: bool) -> Laps:
+    """Do all rounds, with updates sketched to a tenth or as they are."""
+    laps, begun = Laps(skipped=work.warmup, rounds=work.rounds), False
 
     def note(line: dict[str, Any]) -> None:
         if line["participants"] != work.participants:
             raise RuntimeError(f"only {line['participants']} of {work.participants} clients returned an update")
-        if not finished:
+        nonlocal begun
+        if not begun:
             forget_peak()  # what loading took is over
-        finished.append(time.perf_counter())
+        begun = True
+        laps()
 
     rounds = 1 + work.warmup + work.rounds
     config = {
@@ -62,7 +63,7 @@ def measure(work: Work, *, cores: int, sketched: bool) -> list[float]:
     }
     with nullcontext() if work.train else _untrained():
         run(config, on_round=note)
-    return [end - start for start, end in pairwise(finished)][work.warmup :]
+    return laps
 
 
 def _untrained() -> AbstractContextManager[object]:

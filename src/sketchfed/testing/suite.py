@@ -11,7 +11,6 @@ import torch
 from sketchfed.errors import InputError
 from sketchfed.testing.devices import pretended
 
-
 Check = TypeVar("Check", bound=Callable[..., None])
 
 with suppress(InputError):

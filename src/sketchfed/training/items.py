@@ -254,6 +254,8 @@ def _tensors(data: Any) -> Any:
         return torch.as_tensor(data.astype(np.float32) if data.dtype == np.float64 else data)
     if isinstance(data, dict):
         return {key: _tensors(inner) for key, inner in data.items()}
+    if isinstance(data, Tensor):
+        return data.cpu()  # batches are chosen there, and moved one by one
     return tuple(_tensors(inner) for inner in data) if isinstance(data, tuple) else data
 
 

@@ -107,9 +107,9 @@ def _averaged(module: nn.Module) -> dict[str, Tensor]:
 
 
 def flatten(module: nn.Module) -> Tensor:
-    """A copy of all that a module shares, one part after the other."""
+    """A copy of all that a module shares, one part after the other, on the CPU."""
     shared = (*trainable(module).values(), *_averaged(module).values())
-    return torch.cat([part.detach().reshape(-1) for part in shared])
+    return torch.cat([part.detach().reshape(-1) for part in shared]).cpu()
 
 
 def load(module: nn.Module, flat: Tensor) -> nn.Module:

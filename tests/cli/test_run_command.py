@@ -10,6 +10,7 @@ from sketchfed.cli import main
 from sketchfed.cli.run import EMBEDDED
 from sketchfed.report.units import shown_share
 from sketchfed.runs.folder import is_finished
+from sketchfed.testing import pretended
 
 SMALL = """
 [data]
@@ -340,3 +341,17 @@ def test_a_run_that_diverges_does_not_keep_the_others_from_running(here, refused
     assert "wild: " in said
     assert "1/(8(1 + α)LK)" in said
     assert is_finished(here / "runs" / "tame")
+
+
+@pytest.mark.usefixtures("_plain_report")
+def test_runs_and_what_is_resumed_are_put_on_a_device(here, command, refused):
+    pretended()
+    small(here / "fedavg.toml")
+    command("run", "fedavg.toml", "--device", "pretend")
+    folder = here / "runs" / "fedavg"
+    assert tomllib.loads((folder / "config.toml").read_text())["engine"]["device"] == "pretend"
+    assert "engine.device = 'cuda:9' is not there" in refused("run", "fedavg.toml", "--device", "cuda:9")
+    assert "engine.device = 'cuda:9' is not there" in refused("run", "--resume", str(folder), "--device", "cuda:9")
+    command("run", "--resume", str(interrupted(here / "fedavg.toml", here / "elsewhere")), "--device", "pretend")
+    assert is_finished(here / "elsewhere")
+    assert [line["round"] for line in lines_of(here / "elsewhere")] == [1, 2, 3]

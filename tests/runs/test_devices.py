@@ -152,6 +152,25 @@ def test_batches_of_any_form_are_moved(form):
         same(*both(tables, model=model, clients=data, test=data[0], batch_loss=loss))
 
 
+@pytest.mark.parametrize("where", [THERE, {}], ids=["on that device", "on the CPU"])
+@pytest.mark.parametrize("how", ["a loss of outputs", "a loss of batches", "a loop"])
+def test_a_model_and_data_may_be_on_a_device_already(how, where):
+    functions = {
+        "a loss of outputs": {"loss": "cross_entropy"},
+        "a loss of batches": {"batch_loss": pair_loss},
+        "a loop": {"train": loop, "evaluate": evaluate},
+    }
+    torch.manual_seed(0)
+    model, data = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), sets()
+    tables = {"algorithm": {"name": "iterative", "rounds": 2, **({} if how == "a loop" else {"batch": 4})}}
+    here = run(tables, model=deepcopy(model), clients=data, test=data[0], **functions[how])
+    given = [tuple(part.to(DEVICE) for part in each) for each in data]
+    if how == "a loop":  # data is handed on as it is, and this loop draws on the CPU
+        given = data
+    there = run(tables | where, model=model.to(DEVICE), clients=given, test=given[0], **functions[how])
+    same(here, there)
+
+
 def test_mixed_precision_runs_on_the_device():
     training = {"training": {"precision": "bfloat16"}, "algorithm": {"rounds": 1, "local_steps": 2, "batch": 4}}
     result = run(training | THERE, model=nn.Linear(6, 4), clients=sets(), test=sets()[0], batch_loss=pair_loss)

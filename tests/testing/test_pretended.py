@@ -1,5 +1,7 @@
 """The pretended device finds what would fail on a GPU, and nothing else fails on it."""
 
+import subprocess
+import sys
 from copy import deepcopy
 
 import pytest
@@ -121,3 +123,20 @@ def test_a_deep_copy_is_a_copy():
     copy.running_mean.add_(1.0)
     assert model.running_mean.device == copy.running_mean.device == DEVICE
     assert torch.equal(model.running_mean.cpu(), torch.zeros(3))
+
+
+SUITE = """
+import torch
+torch.ones(1, requires_grad=True).sum().backward()
+import pytest
+from sketchfed.testing.suite import other_device
+try:
+    other_device()
+except pytest.skip.Exception as skipped:
+    print(skipped.msg)
+"""
+
+
+def test_a_suite_that_is_imported_too_late_skips_its_checks_and_says_why():
+    told = subprocess.run([sys.executable, "-c", SUITE], capture_output=True, text=True, check=True).stdout
+    assert "because backward passes ran before sketchfed.testing was imported" in told

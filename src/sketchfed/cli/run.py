@@ -60,7 +60,7 @@ def run(
     from sketchfed.config import load_config
     from sketchfed.runs.folder import CONFIG, free_path, numbered
 
-    changes = [*(settings or []), *([] if device is None or resume else [f"engine.device={device}"])]
+    changes = settings or []
     if resume:
         folders = _to_resume(configs or [], writable(out), changes)
         plans = [(folder, None if (folder / CONFIG).exists() else config) for folder, config in folders]
@@ -86,7 +86,7 @@ def run_all(
 ) -> None:
     """Run or resume each plan with a progress bar, then print the table and write the report.
 
-    Runs that are resumed continue on `device`, or on that of their configuration.
+    They run on `device`, or else on that of their configuration.
     If a run diverges, the others still run. It is reported at the end.
     """
     from rich.console import Console
@@ -122,6 +122,8 @@ def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool,
     from sketchfed.runs.loop import prepare, reopen
 
     chosen = RunFolder.config(folder) if config is None else config
+    if config is not None and device is not None:
+        config = replace(config, engine=replace(config.engine, device=device))
     if chosen.engine.name == "flower":
         bars.wait(folder, f"waiting for {chosen.data.clients or 'the'} nodes at {chosen.engine.address}")
     loop = reopen(folder, device=device) if config is None else prepare(config, folder=folder)

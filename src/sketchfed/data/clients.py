@@ -168,10 +168,10 @@ def _pair(examples: OwnData, owner: str, task: str, seed: PublicSeed) -> Pair:
 
 
 def _typed(examples: object, owner: str, task: str) -> Pair:
-    """Two tensors of at least one row; targets as int64, or float32 of any shape for regression."""
+    """Two tensors of at least one row, on the CPU; targets as int64, or float32 of any shape for regression."""
     if not (isinstance(examples, tuple | list) and len(examples) == 2 and all(isinstance(part, Tensor) for part in examples)):
         raise InputError(f"{owner} must be a pair of tensors (x, y) or a torch Dataset of such pairs, got {_kind(examples)}.")
-    x, y = examples
+    x, y = (part.cpu() for part in examples)
     if x.is_complex():
         raise InputError(
             f"{owner}: inputs must be real numbers, got {x.dtype}. Give real and imaginary parts: torch.view_as_real."

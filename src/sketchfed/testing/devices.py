@@ -37,7 +37,11 @@ class DeviceMixError(RuntimeError):
 
 @cache
 def pretended() -> torch.device:
-    """The pretended device. torch knows it from the first call to the end of the process."""
+    """The pretended device. torch knows it from the first call to the end of the process.
+
+    Importing `sketchfed.testing` is such a call. It must come before the first backward pass of the process, with which torch
+    starts a thread for each device. From then on, forked processes can run no backward passes: spawn them.
+    """
     try:
         from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
     except ImportError:

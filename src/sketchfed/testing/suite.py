@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -10,16 +11,22 @@ import torch
 from sketchfed.errors import InputError
 from sketchfed.testing.devices import pretended
 
+Check = TypeVar("Check", bound=Callable[..., None])
+
+with suppress(InputError):
+    pretended()  # before the first backward pass: torch then starts its threads, for the devices that it knows by then
+
 
 def other_device() -> torch.device:
-    """A device that pretends to be another one than the CPU. The check is skipped if this version of torch cannot pretend."""
+    """A device that pretends to be another one than the CPU. The check is skipped where torch cannot pretend."""
     try:
-        return pretended()
+        device = pretended()
+        torch.ones(1, device=device, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     except InputError as error:
         pytest.skip(str(error))
-
-
-Check = TypeVar("Check", bound=Callable[..., None])
+    except RuntimeError as error:
+        pytest.skip(f"no device can be pretended, because backward passes ran before sketchfed.testing was imported: {error}")
+    return device
 
 
 def only(applies: Callable[[Any, Any], bool]) -> Callable[[Check], Check]:

@@ -312,6 +312,8 @@ def _tensors(data: Any, owner: str = "a client") -> Any:
         return torch.as_tensor(data.astype(np.float32) if data.dtype == np.float64 else data)
     if isinstance(data, dict):
         return {key: _tensors(inner, owner) for key, inner in data.items()}
+    if isinstance(data, Tensor):
+        return data.cpu()  # batches are chosen there, and moved one by one
     return tuple(_tensors(inner, owner) for inner in data) if isinstance(data, tuple) else data
 
 

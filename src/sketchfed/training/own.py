@@ -40,8 +40,8 @@ class ClientContext:
     settings: Mapping[str, Any]
     """The options in [training]."""
     device: torch.device = CPU
-    """The device that holds the model, `engine.device`. The data is on the CPU. `generator` is too, so that it draws the same
-    numbers wherever the model is: draw there, and move what was drawn."""
+    """The device that holds the model, `engine.device`. The data is where it was given. `generator` is on the CPU, so that it
+    draws the same numbers wherever the model is: draw there, and move what was drawn."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What this client keeps between rounds, by name: tensors, numbers, texts, and lists and dicts of these, such as
     `optimizer.state_dict()`. It never leaves the client. It is lost if the server could not use the client's update."""

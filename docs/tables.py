@@ -13,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import combined
 import costs
 from marked import EXPERIMENTS, PAGES, ROOT, MarkerError, filled, markdown_table, shown
 from sphinx.pycode import ModuleAnalyzer
@@ -451,6 +452,7 @@ MADE: dict[str, Callable[[], str]] = {
     "algorithm_demands": lambda: demands_of(AlgorithmConformance),
     "combine_rule_demands": lambda: demands_of(CombineRuleConformance),
     **costs.MADE,
+    **combined.MADE,
 }
 """What stands between the markers of each name."""
 MEASURED = {"slowest_tests"}

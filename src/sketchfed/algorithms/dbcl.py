@@ -21,6 +21,7 @@ from sketchfed.nn.structure import Structure, Way, structure_of
 from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import make_sketch
 from sketchfed.training import Trainer
+from sketchfed.vectors import sharing
 from sketchfed.wire import Packet, expect_kind, tensor_named
 
 log = logging.getLogger("sketchfed")
@@ -87,6 +88,12 @@ class Dbcl(Algorithm):
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
         structure = self._structure
         if module is not None:
+            if sharing(module).personal:
+                raise InputError(
+                    "model.personal does not go with algorithm 'dbcl', whose clients train another form of the model, in which "
+                    "nothing is their own. Remove it, leave the output layer out with algorithm.output = 'withheld', or choose "
+                    "another algorithm."
+                )
             structure = structure_of(module, exclude=self.exclude, output=self.output, biases=self.biases)
         return replace(self, sketch=self.sketch.completed(), global_rate=self.resolved_rate(1.0), _structure=structure)
 

@@ -41,6 +41,7 @@ __all__ = [
     "LocalWork",
     "Loss",
     "Metric",
+    "Objective",
     "OfBatch",
     "OfPairs",
     "OwnLoop",

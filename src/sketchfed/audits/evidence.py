@@ -183,17 +183,20 @@ def record(
     return recorded, run
 
 
-def recorded_run(path: Path) -> Evidence | None:
-    """Load what a run left in its folder. None if its messages were not recorded. The weights between rounds are not there."""
+def recorded_run(path: Path, workload: Workload | None = None) -> Evidence | None:
+    """Load what a run left in its folder. None if its messages were not recorded. The weights between rounds are not there.
+
+    `workload` is what the run was given as objects. None if its configuration names the model and the data.
+    """
     config = RunFolder.config(path)
     if not (path / WIRE).is_file():
         return None
-    if GIVEN in (config.model.name, config.data.name):
+    if workload is None and GIVEN in (config.model.name, config.data.name):
         raise InputError(
-            f"the run in {path} was given its model and data as objects, which the folder does not hold. Audit it from Python: "
-            "sketchfed.audit(model, loss, data, test=..., algorithm=...)."
+            f"the run in {path} was given its model and data as objects, which the folder does not hold. Audit it from Python "
+            f"with the same objects: sketchfed.audit(model, loss, clients, test=test, recorded='{path}')."
         )
-    workload = from_config(config)
+    workload = workload or from_config(config)
     weights = vectors.flatten(workload.module)
     algorithm = config.algorithm.resolved(len(weights), len(workload.parts), workload.module)
     saved = Checkpoints(path).load(algorithm.begin(weights))

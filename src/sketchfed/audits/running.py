@@ -14,15 +14,18 @@ from torch import nn
 from sketchfed.audits.canaries import with_canaries
 from sketchfed.audits.defence import Bench, Effort, OnStage, chosen_attacks, defence_record
 from sketchfed.audits.defences import UNDEFENDED, embedded, is_undefended, undefended
-from sketchfed.audits.evidence import Evidence, record, repeatable
+from sketchfed.audits.evidence import Evidence, record, recorded_run, repeatable
 from sketchfed.audits.findings import AUDIT, AuditRecord, DefenceRecord, read_record, write_record
 from sketchfed.audits.outside import Outside, Property
 from sketchfed.audits.power import with_power
 from sketchfed.config import GIVEN, Config, DataSettings, ModelSettings, load_config
 from sketchfed.errors import InputError
-from sketchfed.runs.workload import Workload, from_config, from_objects
+from sketchfed.runs.folder import RunFolder
+from sketchfed.runs.identity import check_identity
+from sketchfed.runs.objects import Objects
+from sketchfed.runs.workload import Workload, check_followed, from_config, from_objects
 from sketchfed.seeds import PublicSeed
-from sketchfed.training import Loss
+from sketchfed.training import BatchLoss, Loss, OfBatch
 from sketchfed.training.threads import one_thread
 from sketchfed.version import __version__
 
@@ -65,6 +68,8 @@ def audit(
     test: Any = None,
     algorithm: str | Mapping[str, Any] | None = None,
     defences: Mapping[str, Mapping[str, Any] | str | Path] | None = None,
+    recorded: Path | str | None = None,
+    batch_loss: BatchLoss | None = None,
     task: str = "classification",
     seed: int = 0,
     effort: Effort | None = None,
@@ -79,7 +84,10 @@ def audit(
     `model`, `loss`, `data` (a pair of tensors or a torch Dataset for each client) and `test` (the same, from people who take no
     part) are your own objects. Without them, `defences` name the model and the data. Without `defences`, the default audit
     runs. `algorithm` is a name, or the tables of a configuration. `defences` are several of these, by name. The undefended run
-    is always added, because an attack must succeed there before its failure elsewhere means anything. `attacks` names the
+    is always added, because an attack must succeed there before its failure elsewhere means anything.
+
+    `recorded` is the folder of a run that was given these objects, with `record = true` in [engine]. What it sent is attacked,
+    instead of what it would send if it were trained again. `batch_loss` stands for `loss`, as in `run`. `attacks` names the
     attacks to try, including your own as `package.module:Class`. If it is empty, all known attacks are tried.
     """
     chosen = {name: load_config(tables) for name, tables in (defences or {}).items()}
@@ -89,11 +97,14 @@ def audit(
         chosen[config.label] = config
     terms = AuditTerms(seed=seed, effort=effort or Effort(), image=image, wanted=property, attacks=tuple(attacks))
     if model is None and data is None and test is None:
+        if recorded is not None or batch_loss is not None:
+            raise InputError("recorded and batch_loss are for a model and data of your own. Pass model, data and test as well.")
         subjects = subjects_of(chosen, seed=seed) if chosen else [Subject(name=n, config=c) for n, c in embedded(seed).items()]
     elif model is None or data is None or test is None:
         raise InputError("model, data and test belong together: give all three, or leave all out for the embedded audit.")
     else:
-        subjects = _given(chosen, model, loss, data, test, task, seed)
+        objects = Objects(model=model, clients=data, test=test, loss=loss, batch_loss=batch_loss, task=task)
+        subjects = _given(chosen, objects, seed) if recorded is None else _recorded(Path(recorded), chosen, objects)
     return audited(subjects, terms, processes=1, folder=None if folder is None else Path(folder), on_stage=on_stage)
 
 
@@ -261,21 +272,38 @@ def _bound(on_stage: OnDefence, name: str) -> OnStage:
     return lambda what, share: on_stage(name, what, share)
 
 
-def _given(
-    configs: Mapping[str, Config],
-    model: nn.Module,
-    loss: Loss | str | None,
-    data: Sequence[Any],
-    test: Any,
-    task: str,
-    seed: int,
-) -> list[Subject]:
+def _given(configs: Mapping[str, Config], objects: Objects, seed: int) -> list[Subject]:
     """Make subjects on a user's own model and data."""
-    workload = from_objects(deepcopy(model), data, test, loss, task)
-    settings = {"data": DataSettings(name=GIVEN, clients=len(data)), "model": ModelSettings(name=GIVEN), "seed": seed}
-    named = {name: replace(config, **settings) for name, config in configs.items()}  # type: ignore[arg-type]
-    subjects = subjects_of(named or {UNDEFENDED: replace(load_config({}), **settings)})  # type: ignore[arg-type]
-    return [replace(subject, workload=replace(workload, module=deepcopy(model))) for subject in subjects]
+    for config in configs.values():
+        check_followed(config)
+    data = DataSettings(name=GIVEN, clients=len(objects.clients or ()))
+    settings: dict[str, Any] = {"data": data, "model": ModelSettings(name=GIVEN), "seed": seed}
+    named = {name: replace(config, **settings) for name, config in configs.items()}
+    return _on_objects(subjects_of(named or {UNDEFENDED: replace(load_config({}), **settings)}), objects)
+
+
+def _recorded(path: Path, configs: Mapping[str, Config], objects: Objects) -> list[Subject]:
+    """Make subjects of a recorded run that was given these objects, after the undefended one."""
+    if configs:
+        raise InputError("recorded names a run that is over, with settings of its own. Remove algorithm and defences.")
+    config = RunFolder.config(path)
+    if GIVEN not in (config.model.name, config.data.name):
+        raise InputError(f"the run in {path} names its model and data. Audit it from the command line: sketchfed audit {path}.")
+    check_followed(config)
+    check_identity(path, objects.problem(config), data_name=None)
+    subjects = _on_objects(subjects_of({path.name: config}), objects)
+    evidence = recorded_run(path, subjects[-1].workload)
+    if evidence is None:
+        raise InputError(f"the run in {path} was not recorded. Run it with record = true in [engine], and audit it then.")
+    return [replace(each, recorded=evidence) if each.name == path.name else each for each in subjects]
+
+
+def _on_objects(subjects: Sequence[Subject], objects: Objects) -> list[Subject]:
+    """The subjects, each with a model of its own."""
+    workload = from_objects(objects.model, objects.clients or (), objects.test, objects.loss, objects.task)  # type: ignore[arg-type]
+    if objects.batch_loss is not None:
+        workload = replace(workload, loss=OfBatch(objects.batch_loss))
+    return [replace(subject, workload=replace(workload, module=deepcopy(objects.model))) for subject in subjects]  # type: ignore[arg-type]
 
 
 def _kept(folder: Path, terms: AuditTerms) -> dict[str, DefenceRecord]:

@@ -257,6 +257,12 @@ def examples_of(dataset: DataSet, rows: Tensor) -> Examples:
 
 def from_config(config: Config) -> Workload:
     """The workload of a configuration whose clients train by the built-in loop."""
+    check_followed(config)
+    return named_workload(config)
+
+
+def check_followed(config: Config) -> None:
+    """Refuse local steps that nobody else can follow: all but those of plain SGD."""
     if config.training.train is not None:
         raise InputError(
             f"training.train = '{config.training.train}' names a loop of your own, which shows only whole updates, and "
@@ -273,7 +279,6 @@ def from_config(config: Config) -> Workload:
             f"training.proximal = {config.training.proximal:g} pulls local steps towards the round's weights, and here the "
             "steps of plain SGD are followed. Remove it."
         )
-    return named_workload(config)
 
 
 def check_recipe(config: Config, recipe: Recipe) -> None:

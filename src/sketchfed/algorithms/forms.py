@@ -85,7 +85,13 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two contiguous tensors hold the same bytes. (To `torch.equal`, 0 and -0 are the same number.)"""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return one is other or torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+    return one is other or torch.equal(_bytes_of(one), _bytes_of(other))
+
+
+def _bytes_of(t: Tensor) -> Tensor:
+    flat = t.reshape(-1)
+    flat = flat.new_empty(len(flat)).copy_(flat) if len(flat) < 2 else flat  # a single number may have any stride
+    return flat.view(torch.uint8)
 
 
 def round_of(packet: Packet) -> int:

@@ -309,7 +309,7 @@ class Server:
         held = {client: self.tally.known.get(client, 0 if self._shared_start else None) for client in cohort}
         held |= dict.fromkeys(self._strayed & held.keys())
         made = {at: self._task(at) for at in set(held.values())}
-        self._packed = (-1, b"")  # a whole model is as large as the state, and from here on it belongs to the requests
+        self._packed = (-1, b"")  # from here on, a whole model belongs to the requests
         return Requests({client: made[at] for client, at in held.items()})
 
     def _task(self, at: int | None) -> bytes:

@@ -239,8 +239,7 @@ class Server:
         log.warning("round %d: %s lost what it held, and is sent what it needs", self.round + 1, _named(list(lost)))
         sent = {at: self._task(at) for at in set(lost.values())}
         rest = {client: reply for client, reply in answers.replies.items() if client not in lost}
-        tasks = {client: retasked(requests.get(client, b""), stage, sent[at]) for client, at in lost.items()}
-        again = self._moved(tasks, stage)
+        again = self._moved({who: retasked(requests.get(who, b""), stage, sent[at]) for who, at in lost.items()}, stage)
         return Answers(rest | again.replies, answers.complaints | again.complaints, answers.unheard | again.unheard)
 
     def _moved(self, requests: Mapping[int, bytes], stage: str) -> Answers:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sketchfed.errors import InputError
-from sketchfed.vectors import Layout, adopt, flatten, load
+from sketchfed.vectors import Layout, adopt, flatten, hollow, load, restored
 
 
 def convolutional() -> nn.Module:
@@ -82,3 +82,15 @@ def test_modules_that_cannot_be_trained_are_refused():
             Layout.of(module)
     with pytest.raises(InputError, match=r"parameter 'weight' is torch.float64; updates are float32. Convert .*module.float"):
         Layout.of(nn.Linear(2, 2).double())
+
+
+def test_a_module_without_memory_is_restored_in_memory_of_its_own():
+    module = convolutional()
+    module[1].weight.requires_grad_(False)
+    flat = flatten(module) + 1
+    made = restored(hollow(module), flat)
+    assert torch.equal(flatten(made), flat)
+    assert torch.equal(made[1].weight, module[1].weight)
+    flat.zero_()
+    assert flatten(made).all()
+    assert all(parameter.is_contiguous() for parameter in made.parameters())

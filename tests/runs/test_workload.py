@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from federation import data_of
+from sketchfed.config import load_config
 from sketchfed.errors import InputError
-from sketchfed.runs.workload import Workload, from_objects
+from sketchfed.runs.workload import Workload, from_objects, named_workload
 from sketchfed.training import AutogradTrainer, PerceptronTrainer
+from sketchfed.vectors import flatten
 
 
 def workload(module: nn.Module, *, loss: object = None, task: str = "classification") -> Workload:
@@ -72,3 +74,19 @@ def test_clients_none_of_whose_data_can_be_read_are_refused_in_words():
     found = from_objects(layers(6, 4), [*good, _Unreadable()], good[0], None, "classification")
     with pytest.raises(InputError, match="the data of none of the 1 clients can be read, so nothing can be trained"):
         replace(found, parts=found.parts[2:]).trainer()
+
+
+def test_the_first_weights_of_a_named_model_are_forgotten_and_built_again():
+    named = named_workload(load_config({}))
+    module, first = named.module, flatten(named.module)
+    named.forget_weights()
+    assert not flatten(named.module).any()
+    assert torch.equal(flatten(module), first), "whoever made the module may keep it"
+    assert torch.equal(flatten(named.first_module), first)
+
+
+def test_first_weights_that_nobody_can_build_again_are_kept():
+    for kept in (named_workload(load_config({"algorithm": {"public_start": False}})), workload(layers(6, 4))):
+        first = flatten(kept.module)
+        kept.forget_weights()
+        assert torch.equal(flatten(kept.first_module), first)

@@ -239,8 +239,7 @@ class Server:
         log.warning("round %d: %s lost what it held, and is sent what it needs", self.round + 1, _named(list(lost)))
         sent = {at: self._task(at) for at in set(lost.values())}
         rest = {client: reply for client, reply in answers.replies.items() if client not in lost}
-        tasks = {client: retasked(requests.get(client, b""), stage, sent[at]) for client, at in lost.items()}
-        again = self._moved(tasks, stage)
+        again = self._moved({who: retasked(requests.get(who, b""), stage, sent[at]) for who, at in lost.items()}, stage)
         return Answers(rest | again.replies, answers.complaints | again.complaints, answers.unheard | again.unheard)
 
     def _moved(self, requests: Mapping[int, bytes], stage: str) -> Answers:
@@ -308,7 +307,7 @@ class Server:
         held = {client: self.tally.known.get(client, 0 if self._shared_start else None) for client in cohort}
         held |= dict.fromkeys(self._strayed & held.keys())
         made = {at: self._task(at) for at in set(held.values())}
-        self._packed = (-1, b"")  # a whole model is as large as the state, and from here on it belongs to the requests
+        self._packed = (-1, b"")  # from here on, a whole model belongs to the requests
         return Requests({client: made[at] for client, at in held.items()})
 
     def _task(self, at: int | None) -> bytes:

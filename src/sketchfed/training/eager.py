@@ -36,7 +36,10 @@ class EagerSteps:
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Within this context, `step` takes steps."""
-        handles = [parameter.register_post_accumulate_grad_hook(self._move) for parameter in self._parameters]  # type: ignore[no-untyped-call]
+        handles = [
+            parameter.register_post_accumulate_grad_hook(self._move)  # type: ignore[no-untyped-call]
+            for parameter in self._parameters
+        ]
         try:
             yield
         finally:

@@ -10,13 +10,13 @@ from sketchfed.codecs import CODECS
 from sketchfed.combining import COMBINE_RULES
 from sketchfed.errors import InputError
 from sketchfed.testing import combinations
-from sketchfed.testing.combinations import FEATURES, Part, algorithms, grids, outcome
+from sketchfed.testing.combinations import FEATURES, Part, algorithm_parts, grids, outcome
 
 FEDAVG = Part(tables={"algorithm": {"name": "fedavg"}})
 
 
 def test_everything_that_is_registered_has_a_row():
-    assert algorithms().keys() == ALGORITHMS.built_in.keys()
+    assert algorithm_parts().keys() == ALGORITHMS.built_in.keys()
     assert grids()["codecs"].rows.keys() > CODECS.built_in.keys()
     assert {*grids()["rules"].rows, "mean"} == {*COMBINE_RULES.built_in}
 
@@ -73,13 +73,13 @@ def test_a_refusal_after_clients_were_asked_is_an_error():
 
 def test_trials_say_the_same_each_time():
     torch.manual_seed(5)
-    first = outcome(algorithms()["dome"], FEATURES["SCAFFOLD"])
+    first = outcome(algorithm_parts()["dome"], FEATURES["SCAFFOLD"])
     torch.manual_seed(6)
-    assert outcome(algorithms()["dome"], FEATURES["SCAFFOLD"]) == first != ""
+    assert outcome(algorithm_parts()["dome"], FEATURES["SCAFFOLD"]) == first != ""
 
 
 def test_blind_clients_have_no_personal_layers():
-    found = outcome(algorithms()["dbcl"], FEATURES["personal layers"])
+    found = outcome(algorithm_parts()["dbcl"], FEATURES["personal layers"])
     assert str(found).startswith("model.personal does not go with algorithm 'dbcl'")
     withheld = Part(tables={"algorithm": {"output": "withheld"}})
-    assert outcome(algorithms()["dbcl"], withheld) == "", "the remedy that the message names"
+    assert outcome(algorithm_parts()["dbcl"], withheld) == "", "the remedy that the message names"

@@ -7,7 +7,8 @@ Derive a test class from a suite and name your parts; pytest then runs every che
     class TestMine(CodecConformance):
         codecs = [Mine(dim=256, size=32)]
 
-`demands` lists what a suite checks. The suites need pytest (`pip install 'sketchfed[testing]'`).
+`demands` lists what a suite checks, and `outcome` tries whether parts of a run work together. The suites need pytest (`pip
+install 'sketchfed[testing]'`).
 """
 
 try:
@@ -31,6 +32,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _CHECKS)) 
 
 from sketchfed.testing.algorithms import AlgorithmConformance  # noqa: E402
 from sketchfed.testing.codecs import CodecConformance  # noqa: E402
+from sketchfed.testing.combinations import FEATURES, Part, algorithm_parts, outcome  # noqa: E402
 from sketchfed.testing.combine_rules import CombineRuleConformance  # noqa: E402
 from sketchfed.testing.devices import DeviceMixError, pretended  # noqa: E402
 from sketchfed.testing.federation import Apart, Tap, advanced, federation, weights_of  # noqa: E402
@@ -41,21 +43,25 @@ from sketchfed.testing.sketches import SketchConformance  # noqa: E402
 from sketchfed.testing.suite import demands  # noqa: E402
 
 __all__ = [
+    "FEATURES",
     "AlgorithmConformance",
     "Apart",
     "CodecConformance",
     "CombineRuleConformance",
     "DeviceMixError",
+    "Part",
     "ServerOptimiserConformance",
     "SketchConformance",
     "Tap",
     "advanced",
+    "algorithm_parts",
     "data_of",
     "demands",
     "dense_model",
     "examples",
     "federation",
     "mean_interval",
+    "outcome",
     "pretended",
     "weights_of",
 ]

@@ -106,7 +106,7 @@ FEATURES: Mapping[str, Part] = {
 _OPTIONS: Mapping[str, Tables] = {"dome": {"subspace": {"size": 8}}, "fetchsgd": {"sketch": {"ratio": 0.5}}}
 
 
-def algorithms() -> dict[str, Part]:
+def algorithm_parts() -> dict[str, Part]:
     """All algorithms, each with the noise without which it does not run."""
     found = {}
     for name, kind in ALGORITHMS.built_in.items():
@@ -164,10 +164,10 @@ def grids() -> dict[str, Grid]:
     """All tables by name."""
     iterative = Part(tables={"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.5}})
     return {
-        "algorithms": Grid(rows=algorithms(), columns=FEATURES, changed=True),
+        "algorithms": Grid(rows=algorithm_parts(), columns=FEATURES, changed=True),
         "codecs": Grid(rows={**codecs(), **_with_error_feedback()}, columns={name: FEATURES[name] for name in _WITH_CODECS}),
         "features": Grid(rows=FEATURES, columns=FEATURES, base=iterative),
-        "rules": Grid(rows=rules(), columns=algorithms()),
+        "rules": Grid(rows=rules(), columns=algorithm_parts()),
     }
 
 

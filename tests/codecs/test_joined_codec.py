@@ -59,3 +59,14 @@ def test_a_packet_that_lacks_a_part_is_refused():
         arrays = {other: array for other, array in packet.arrays.items() if other != name}
         with pytest.raises(WireError):
             codec.check(Packet(kind=packet.kind, arrays=arrays, scalars=packet.scalars, seed=SEED), 0, SEED)
+
+
+@pytest.mark.parametrize("name", ["qsgd", "sign", "eden"])
+@pytest.mark.parametrize("lie", [{"p0.dim": 3}, {"p2.dim": 3}, {"p0.client": 9}, {"p2.client": 9}, {"p2.client": "me"}])
+def test_a_part_takes_its_sender_and_its_length_from_the_whole_packet(name, lie):
+    codec, x = joined(name), torch.ones(DIM)
+    packets = [codec.encode(x, SEED, client) for client in (1, 2)]
+    lying = [packet.stamped(**lie) for packet in packets]
+    for client, packet in zip((1, 2), lying, strict=True):
+        codec.check(packet, client, SEED)
+    assert torch.equal(codec.decode(lying, SEED), codec.decode(packets, SEED))

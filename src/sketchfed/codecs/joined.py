@@ -16,6 +16,9 @@ from sketchfed.seeds import PublicSeed
 from sketchfed.sketches import Block
 from sketchfed.wire import Bits, Packet, expect_kind, tensor_named
 
+_OF_THE_WHOLE = ("client", "dim")
+"""Scalars that only the packet as a whole has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedMap:
@@ -151,7 +154,7 @@ class JoinedCodec(Codec):
         for index, (part, block) in enumerate(zip(self.parts, self._blocks, strict=True)):
             packet = part.encode(block.taken(x).contiguous(), self._seed(seed, index), client)
             arrays |= {f"{_prefix(index)}{name}": array for name, array in packet.arrays.items()}
-            own = {name: value for name, value in packet.scalars.items() if name not in ("client", "dim")}
+            own = {name: value for name, value in packet.scalars.items() if name not in _OF_THE_WHOLE}
             scalars |= {f"{_prefix(index)}{name}": value for name, value in own.items()}  # type: ignore[misc]
         return Parts(arrays, scalars)
 
@@ -177,6 +180,7 @@ class JoinedCodec(Codec):
         start = _prefix(index)
         arrays = {name.removeprefix(start): array for name, array in packet.arrays.items() if name.startswith(start)}
         scalars = {name.removeprefix(start): value for name, value in packet.scalars.items() if name.startswith(start)}
+        scalars = {name: value for name, value in scalars.items() if name not in _OF_THE_WHOLE}  # a lie about them stops rounds
         client = {"client": packet.scalars["client"]} if part.personal and "client" in packet.scalars else {}
         return Packet(kind=part.name, arrays=arrays, seed=own, scalars={**scalars, **client})
 

@@ -62,8 +62,9 @@ class UnknownNameError(InputError, KeyError):
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         names = list(known)
-        close = get_close_matches(str(name), names, n=1)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
+        lowered = [str(each).lower() for each in names]
+        close = get_close_matches(str(name).lower(), lowered, n=1)
+        hint = f" Did you mean '{names[lowered.index(close[0])]}'?" if close else ""
         super().__init__(f"there is no {kind} named {name!r}.{hint} Known: {', '.join(names)}.")
 
 

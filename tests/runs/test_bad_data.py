@@ -53,6 +53,27 @@ class Claims(Dataset):
         return self._data[0][index], self._data[1][index]
 
 
+def nobody_finds_it():
+    """No pickle can name it."""
+
+
+UNNAMED = nobody_finds_it
+del nobody_finds_it
+
+
+class Broken(Dataset):
+    """Examples whose file is gone. A pickle of it cannot be made."""
+
+    def __init__(self, data) -> None:
+        self._data, self._open = data, UNNAMED
+
+    def __len__(self) -> int:
+        return len(self._data[0])
+
+    def __getitem__(self, index: int) -> Any:
+        raise OSError("the file is gone")
+
+
 class Thing:
     """Something that torch's default collate function does not know."""
 
@@ -150,6 +171,24 @@ LIES = "says that it has 20 examples, but example 12 cannot be read: IndexError.
 CASES.refuse("lengths that lie", LIES, **given([Claims(data, 20) for data in PAIRS]))
 CASES.drop("a length that lies", LIES, **given(for_one(lambda data: Claims(data, 20))))
 CASES.drop("a pair's length that lies", "index 12 is out of bounds", **pairs(clients=for_one(lambda data: Claims(data, 20))))
+GONE = "cannot be read: OSError: the file is gone. Correct the data, or what reads it"
+PICKLED = "DataLoader cannot be read: .*processes of their own.*at the top of a module.*Or set num_workers = 0"
+
+
+def by_pickle(dataset):
+    return DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="spawn")
+
+
+for kind, said, broken in (
+    ("a Dataset", f"example [0-9]+ {GONE}", Broken),
+    ("a loader", f"the DataLoader {GONE}", lambda data: DataLoader(Broken(data), 4)),
+    ("a loader whose workers get no pickle", PICKLED, lambda data: by_pickle(Broken(data))),
+):
+    CASES.drop(f"{kind} that cannot be read", said, **given(for_one(broken)))
+    CASES.refuse(f"{kind} that cannot be read, for all", said, **given([broken(data) for data in PAIRS]))
+    CASES.refuse(
+        f"{kind} for tests that cannot be read", f"test data cannot be scored: .*{said}", **given(PAIRS, test=broken(TEST))
+    )
 for length in (-1, 2.5, RuntimeError("not known yet")):
     said = "client 0 .*length.*Give it a __len__ that returns the number of examples"
     CASES.refuse(f"a length of {length!r}", said, **given([Claims(data, length) for data in PAIRS]))
@@ -187,6 +226,13 @@ CASES.drop("a class beyond the outputs in a batch", "Target 5 is out of bounds",
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_wrong_is_explained(name, caplog):
     check(CASES[name], caplog)
+
+
+@pytest.mark.parametrize("broken", [Broken, lambda data: DataLoader(Broken(data), 4)])
+def test_a_first_client_whose_data_cannot_be_read_is_left_out_as_any_other(broken):
+    """Before round 1, a model is tried on the data of the first clients."""
+    run = sketchfed.run({"algorithm": {"rounds": 2}}, **given([broken(PAIRS[0]), *PAIRS[1:]]))
+    assert [line["participants"] for line in run.metrics] == [3, 3]
 
 
 # What looks odd, and works ---------

@@ -38,11 +38,15 @@ class Items:
     def _item(self, row: int) -> Any:
         try:
             return self._data[row]
-        except (IndexError, StopIteration) as error:
-            raise InputError(
-                f"the data says that it has {self.size:,} examples, but example {row} cannot be read: "
-                f"{type(error).__name__}: {error}. Correct __len__, or what is read."
-            ) from error
+        except SketchfedError:
+            raise
+        except Exception as error:
+            found = f"example {row} cannot be read: {type(error).__name__}: {str(error).rstrip('.')}."
+            if isinstance(error, IndexError | StopIteration):
+                found = f"the data says that it has {self.size:,} examples, but {found} Correct __len__, or what is read."
+            else:
+                found += " Correct the data, or what reads it."
+            raise InputError(found) from error
 
     def part(self, start: int, stop: int) -> "Items":
         """Some of the examples, which follow each other."""
@@ -155,11 +159,27 @@ class Stream:
     def _pass(self, *, whole: bool) -> Iterator["Ready"]:
         """The batches of a pass. `whole` says whether it is the first one of a round."""
         count = 0
-        for content in self._loader:
+        for content in self._contents():
             count += 1
             yield Ready(content)
         if not count:
             raise InputError(f"the DataLoader gave no batch. {self._why(whole=whole)}")
+
+    def _contents(self) -> Iterator[Any]:
+        try:
+            yield from self._loader
+        except SketchfedError:
+            raise
+        except Exception as error:
+            advice = "Correct the data, or what reads it."
+            if "pickle" in f"{type(error).__name__}: {error}".lower():
+                advice = (
+                    "Its workers are processes of their own, which are sent a pickle of the Dataset. Define its class and "
+                    "functions at the top of a module, and open files in __getitem__. Or set num_workers = 0."
+                )
+            raise InputError(
+                f"the DataLoader cannot be read: {type(error).__name__}: {str(error).rstrip('.')}. {advice}"
+            ) from error
 
     def _why(self, *, whole: bool) -> str:
         if not whole:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -54,6 +55,10 @@ _FROM_ALGORITHM = {
     "weight_decay": "algorithm.weight_decay",
 }
 """Parameters of optimisers that other settings have."""
+STEPPING = (
+    "optimiser", "optimiser_state", "round_schedule", "step_schedule", "warmup_rounds", "clip_norm", "precision", "accumulate",
+)  # fmt: skip
+"""The settings of the built-in loop's steps, in [training]."""
 _STATE = "optimiser"
 """The name under which a client keeps the state of its optimiser."""
 
@@ -103,7 +108,9 @@ class Recipe:
         for option in self.options:
             if option not in options and not any(each.kind is each.VAR_KEYWORD for each in known.values()):
                 theirs = _FROM_ALGORITHM.get(option, "")
-                remedy = f"Set {theirs}." if theirs else "Other options are for a loop of your own: name it in training.train."
+                close = get_close_matches(option, [*options, *STEPPING], n=1)
+                remedy = f"Did you mean training.{close[0]}? " if close else ""
+                remedy += f"Set {theirs}." if theirs else "Other options are for a loop of your own: name it in training.train."
                 raise InputError(
                     f"training.{option} is no option of training.optimiser = '{self.optimiser}', which has "
                     f"{', '.join(options)}. {remedy}"
@@ -122,10 +129,10 @@ class Recipe:
             given[theirs] = value
         try:
             made = kind(parameters, lr=work.rate, **given)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # of the optimiser's own, such as an IndexError if an option is too short
             raise InputError(
-                f"training.optimiser = '{self.optimiser}' cannot be made: {error}. Its options in [training] are "
-                f"{', '.join(options)}."
+                f"training.optimiser = '{self.optimiser}' cannot be made: {type(error).__name__}: {error}. Its "
+                f"options in [training] are {', '.join(options)}."
             ) from error
         if not isinstance(made, torch.optim.Optimizer):
             raise InputError(f"training.optimiser = '{self.optimiser}' is not a subclass of torch.optim.Optimizer.")

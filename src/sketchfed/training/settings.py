@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from sketchfed.errors import InputError
 from sketchfed.tables import keys_of
-from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, Recipe
+from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, STEPPING, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class TrainingSettings:
                 "[p.detach().clone() for p in model.parameters()]), and add proximal / 2 * sum((p - s).square().sum() for p, s "
                 "in zip(model.parameters(), start)) to its loss."
             )
-        for name in ("batch_loss", *_STEPPING):
+        for name in ("batch_loss", *STEPPING):
             if getattr(self, name) != getattr(type(self), name):
                 raise InputError(
                     f"training.{name} is for the built-in loop, and training.train names a loop of your own. Remove one of "
@@ -93,11 +93,5 @@ class TrainingSettings:
         """How the built-in loop takes its steps, in a run of this many rounds."""
         if self.train is not None:
             return Recipe(rounds=rounds)
-        own = {name: getattr(self, name) for name in _STEPPING if name != "optimiser_state"}
+        own = {name: getattr(self, name) for name in STEPPING if name != "optimiser_state"}
         return Recipe(**own, state=self.optimiser_state, options=self.options, rounds=rounds)
-
-
-_STEPPING = (
-    "optimiser", "optimiser_state", "round_schedule", "step_schedule", "warmup_rounds", "clip_norm", "precision", "accumulate",
-)  # fmt: skip
-"""The settings of the built-in loop's steps."""

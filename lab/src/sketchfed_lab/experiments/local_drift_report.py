@@ -88,8 +88,8 @@ def gap(runs: Runs, inverse: int, first: str, second: str, measure: Measure) -> 
     return Points(tuple(measure(runs, inverse, first, seed) - measure(runs, inverse, second, seed) for seed in seeds))
 
 
-METHOD = f"""Arms are compared in pairs of runs with the same seed, which share their partition, first weights and clients of each
-round. A cell is the mean difference of their accuracies in points over the seeds, the first arm minus the second. ± is a
+METHOD = f"""Arms are compared in pairs of runs with the same seed, which share their partition, first weights and clients of
+each round. A cell is the mean difference of their accuracies in points over the seeds, the first arm minus the second. ± is a
 {CONFIDENCE:.0%} interval by Student's t over the seeds. Bold: the interval leaves out zero. Intervals are not corrected for
 their number, so one in twenty is bold by chance.
 

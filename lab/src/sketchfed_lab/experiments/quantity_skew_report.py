@@ -23,7 +23,16 @@ Runs = Mapping[Place, Mapping[int, Row]]
 """The runs of each place, by seed."""
 
 HEADINGS = (
-    *("spread", "size", "weights", "local rate", "global rate", "accuracy", "points against equal"),
+    *(
+        "spread",
+        "size",
+        "weights",
+        "local rate",
+        "global rate",
+        "accuracy",
+        "points against equal",
+        "more than without a sketch",
+    ),
     *("small clients", "points against equal, small", "mean of clients", "points against equal, clients"),
 )
 
@@ -34,7 +43,7 @@ def write(rows: Sequence[Row], folder: Path) -> None:
     for row in rows:
         key = row["key"]
         runs.setdefault((key["spread"], key["inverse_ratio"], key["weighting"]), {})[key["seed"]] = row
-    write_table(folder / "table.md", HEADINGS, [_line(runs, place) for place in runs], printed=(0, 1, 2, 3, 4, 5, 6, 8))
+    write_table(folder / "table.md", HEADINGS, [_line(runs, place) for place in runs], printed=(0, 1, 2, 3, 4, 5, 6, 7))
     save_chart(figure(runs), folder / "figure.svg")
 
 
@@ -64,6 +73,8 @@ def _line(runs: Runs, place: Place) -> list[str]:
         found = [measure(row) for row in runs[place].values()]
         cells.append(f"{mean(found):.1f}" + (f" ± {stdev(found):.1f}" if len(found) > 1 else ""))
         cells.append("" if weighting == BASELINE else str(gap(runs, place, measure)))
+        if measure is on_test:
+            cells.append("" if weighting == BASELINE or inverse == 1 else str(change(runs, place)))
     return cells
 
 
@@ -71,6 +82,15 @@ def gap(runs: Runs, place: Place, measure: Callable[[Row], float]) -> Points:
     """How many points more a weighting has than equal weights, seed by seed."""
     equal = runs[(*place[:2], BASELINE)]
     return Points(tuple(measure(row) - measure(equal[seed]) for seed, row in runs[place].items() if seed in equal))
+
+
+def change(runs: Runs, place: Place) -> Points:
+    """How many points more a weighting gains on the test set through a sketch than with whole updates, seed by seed."""
+    spread, _, weighting = place
+    dense = (spread, 1, weighting)
+    shared = runs[place].keys() & runs[dense].keys()
+    gaps = [gap({**runs, each: {seed: runs[each][seed] for seed in sorted(shared)}}, each, on_test) for each in (place, dense)]
+    return Points(tuple(after - before for after, before in zip(*(each.values for each in gaps), strict=True)))
 
 
 def figure(runs: Runs) -> Any:

@@ -146,7 +146,7 @@ def test_pairs_are_net_of_what_sketching_costs_without_attackers_and_clusters_ar
     assert [pair.difference for pair in found] == pytest.approx([4, 4, 3, 3, 2, 2])
     assert [pair.net for pair in found] == pytest.approx([6, 6, 5, 5, 4, 4])
     net = summary(found, lambda pair: pair.net)
-    assert (len(net.clusters), net.pairs, net.positive, net.sign) == (3, 6, 6, 1)
+    assert (len(net.values), net.pairs, net.positive, net.sign) == (3, 6, 6, 1)
     assert net.reach == pytest.approx(4.302653 / 3**0.5, rel=1e-5)  # the deviation is 1, and t(0.975; 2) is 4.30
     assert str(net) == "**+5.0 ± 2.5**"
     assert pairs([row for row in rows if row["key"]["ratio"] < 1], report.accuracy) == []

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from statistics import stdev
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+CONFIDENCE = 0.95
 
 
 def reach(values: Sequence[float], confidence: float) -> float:
@@ -12,3 +15,28 @@ def reach(values: Sequence[float], confidence: float) -> float:
     if len(values) < 2:
         return math.inf
     return float(t.ppf((1 + confidence) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+
+
+@dataclass(frozen=True)
+class Points:
+    """The mean of a few independent differences of accuracy, in points, with an interval by Student's t."""
+
+    values: tuple[float, ...]
+
+    @property
+    def points(self) -> float:
+        return mean(self.values)
+
+    @property
+    def reach(self) -> float:
+        """Half of the interval."""
+        return reach(self.values, CONFIDENCE)
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 if the interval lies above or below zero, else 0."""
+        return 0 if abs(self.points) <= self.reach else int(math.copysign(1, self.points))
+
+    def __str__(self) -> str:
+        text = f"{self.points:+.1f}" + (f" ± {self.reach:.1f}" if self.reach < math.inf else "")
+        return f"**{text}**" if self.sign else text

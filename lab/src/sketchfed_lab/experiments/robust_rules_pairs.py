@@ -1,15 +1,12 @@
 """What sketching changes in `robust-rules`: runs in pairs that differ in the size of what clients send, and in nothing else."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
 from sketchfed.runs import Row
-from sketchfed_lab.experiments.intervals import reach
-
-CONFIDENCE = 0.95
+from sketchfed_lab.experiments.intervals import Points
 
 Setting = tuple[str, float, float]
 """Transport, share of attackers, and size/dim of the sketched run: a line of the tables."""
@@ -35,31 +32,12 @@ class Pair:
         return self.difference - self.baseline
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
+@dataclass(frozen=True)
+class Summary(Points):
     """The mean over clusters of the means of their pairs. Pairs of a cluster are not independent, so clusters are counted."""
 
-    clusters: tuple[float, ...]
     positive: int
     pairs: int
-
-    @property
-    def points(self) -> float:
-        return mean(self.clusters)
-
-    @property
-    def reach(self) -> float:
-        """Half of the interval, by Student's t over the clusters."""
-        return reach(self.clusters, CONFIDENCE)
-
-    @property
-    def sign(self) -> int:
-        """1 or −1 if the interval lies above or below zero, else 0."""
-        return 0 if abs(self.points) <= self.reach else int(math.copysign(1, self.points))
-
-    def __str__(self) -> str:
-        text = f"{self.points:+.1f}" + (f" ± {self.reach:.1f}" if self.reach < math.inf else "")
-        return f"**{text}**" if self.sign else text
 
 
 def pairs(rows: Sequence[Row], accuracy: Callable[[Row], float]) -> list[Pair]:
@@ -98,7 +76,7 @@ def summary(chosen: Sequence[Pair], value: Callable[[Pair], float]) -> Summary:
     for pair in chosen:
         clusters[pair.cluster].append(value(pair))
     means = tuple(mean(values) for values in clusters.values())
-    return Summary(clusters=means, positive=sum(value(pair) > 0 for pair in chosen), pairs=len(chosen))
+    return Summary(means, positive=sum(value(pair) > 0 for pair in chosen), pairs=len(chosen))
 
 
 def settings_of(found: Iterable[Pair]) -> list[Setting]:

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from sketchfed.report import INK, save_chart
 from sketchfed.runs import Row
-from sketchfed_lab.experiments.robust_rules_pairs import CONFIDENCE, Pair, pairs, settings_of, summary
+from sketchfed_lab.experiments.intervals import CONFIDENCE
+from sketchfed_lab.experiments.robust_rules_pairs import Pair, pairs, settings_of, summary
 from sketchfed_lab.experiments.tables import markdown, print_table, write_table
 
 SPREADS = {"iid": "IID", "dirichlet": "Dirichlet(0.3)"}
@@ -121,7 +122,7 @@ def _compared(
         texts = [str(summary(cell, value)) if cell else "–" for cell in cells]
         total = summary(here, value)
         transport, share, ratio = setting
-        counts = [str(total), f"{total.positive} of {total.pairs}", str(len(total.clusters))]
+        counts = [str(total), f"{total.positive} of {total.pairs}", str(len(total.values))]
         lines.append([transport, f"{share:.0%}", _size(ratio), *texts, *counts])
     return ["transport", "attackers", "size", *columns, "all", "above 0", "clusters"], lines
 

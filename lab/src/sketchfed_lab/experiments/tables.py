@@ -25,3 +25,8 @@ def print_table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None
     for line in lines:
         table.add_row(*line)
     Console().print(table)
+
+
+def shown_size(inverse: int) -> str:
+    """The share of an update's numbers that is sent, from dim/size."""
+    return "1" if inverse == 1 else f"1/{inverse}"

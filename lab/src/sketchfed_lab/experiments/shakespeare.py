@@ -61,7 +61,7 @@ def arm(settings: Settings, name: str, rates: Rates, *, seed: int, rounds: int, 
         "data": {"name": f"{TASK}:speakers", "partition": "natural", "shortest": settings.shortest, "held": held},
         "model": {"name": f"{TASK}:gpt"},
         "training": {"batch_loss": f"{TASK}:each_position", "optimiser": "adamw"},
-        "engine": {"evaluate_every": settings.evaluate_every},
+        "engine": {"evaluate_every": settings.evaluate_every if held == "test" else rounds},
         **ARMS[name],
     }
     tables["algorithm"] = ARMS[name]["algorithm"] | {

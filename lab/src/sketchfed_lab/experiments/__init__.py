@@ -39,6 +39,7 @@ EXPERIMENTS = {
     "dome-lemmas": "sketchfed_lab.experiments.dome_lemmas",
     "global-rate": "sketchfed_lab.experiments.global_rate",
     "layers-at-equal-bytes": "sketchfed_lab.experiments.layers_at_equal_bytes",
+    "batch-norm": "sketchfed_lab.experiments.batch_norm",
     "shakespeare": "sketchfed_lab.experiments.shakespeare",
     "rand-proj-figure-2": "sketchfed_lab.experiments.rand_proj_identical",
     "rand-proj-figure-3": "sketchfed_lab.experiments.rand_proj_correlation",

@@ -3,20 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
 from sketchfed import run as train_all
 from sketchfed.errors import DivergedError, UnknownNameError
 from sketchfed.runs import Case, Row
-from sketchfed.training import ClientContext
 from sketchfed_lab.experiments import batch_norm_report
 from sketchfed_lab.experiments.arms import run_arms
-from sketchfed_lab.experiments.batch_norm_task import SKEWS, Images, clients_of, resnet
+from sketchfed_lab.experiments.batch_norm_task import SKEWS, clients_of, resnet
 from sketchfed_lab.experiments.searching import halves_and_doubles, searched
 
 SKETCHED: dict[str, Any] = {"algorithm": {"name": "iterative"}, "sketch": {"name": "srht", "ratio": 0.1}}
@@ -27,7 +23,6 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "averaged, sketch 1/10": ("batch", {"model": {"buffers": "average"}, **SKETCHED}),
 }
 """The norm of each arm, and its tables."""
-_CHUNK = 250  # images scored at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +63,7 @@ Place = tuple[str, str]
 
 
 def arm(settings: Settings, place: Place, rate: float, *, seed: int, rounds: int, part: str = "test") -> Case:
-    """One run. In the round after the last one, clients only evaluate."""
+    """One run. Clients take steps of SGD with momentum, which begins anew each round."""
     skew, name = place
     norm, described = ARMS[name]
     task = {
@@ -80,81 +75,49 @@ def arm(settings: Settings, place: Place, rate: float, *, seed: int, rounds: int
         "seed": seed,
         "part": part,
     }
-    loop = {
-        **{"lr": rate, "momentum": settings.momentum, "steps": settings.local_steps, "batch": settings.batch},
-        "every": settings.evaluate_every if part == "test" else rounds,
+    tables: dict[str, Any] = {
+        **{"seed": seed, "training": {"evaluate_clients": True}, **described},
+        "engine": {"workers": 1, "evaluate_every": settings.evaluate_every if part == "test" else rounds},
     }
-    tables: dict[str, Any] = {"seed": seed, "training": loop | {"rounds": rounds}, "engine": {"workers": 1}, **described}
-    tables["algorithm"] = {"name": "fedavg", **described.get("algorithm", {}), "rounds": rounds + 1}
-    tables["engine"] |= {"evaluate_every": rounds + 1}
+    tables["algorithm"] = described.get("algorithm", {"name": "fedavg"}) | {
+        "rounds": rounds,
+        "local_steps": settings.local_steps,
+        "batch": settings.batch,
+        "local_rate": rate,
+        "local_momentum": settings.momentum,
+    }
     key = {"skew": skew, "arm": name, "local_rate": rate, "seed": seed, "rounds": rounds, "part": part}
     return Case(key=key, tables={"task": task, "net": {"width": settings.width, "norm": norm}, "run": tables})
 
 
-class Loop:
-    """Trains clients by SGD, and evaluates each before: with the round's weights and the statistics that the client has."""
-
-    def __init__(self) -> None:
-        self.scores: dict[int, dict[int, tuple[float, float]]] = {}
-        """The loss and the accuracy of each client on its own held-out images, after so many rounds."""
-
-    def train(self, model: nn.Module, data: Images, context: ClientContext) -> None:
-        own, done = context.settings, context.round - 1
-        if done and (done % own["every"] == 0 or done == own["rounds"]):
-            self.scores.setdefault(done, {})[int(context.client or 0)] = scored(model, data.x_held, data.y_held)
-        if done == own["rounds"]:
-            return
-        optimizer = torch.optim.SGD(model.train().parameters(), lr=own["lr"], momentum=own["momentum"])
-        order = torch.randperm(len(data.x), generator=context.generator)
-        for rows in torch.split(order[: own["steps"] * own["batch"]], own["batch"]):
-            optimizer.zero_grad()
-            functional.cross_entropy(model(data.x[rows]), data.y[rows]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-
-def scored(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """The mean loss and the accuracy. BatchNorm uses its running statistics."""
-    model.eval()
-    with torch.no_grad():
-        outputs = torch.cat([model(chunk) for chunk in torch.split(x, _CHUNK)])
-    return float(functional.cross_entropy(outputs, y)), float((outputs.argmax(1) == y).double().mean())
-
-
-def evaluate(model: nn.Module, data: Sequence[Images], context: ClientContext) -> dict[str, float]:
-    """How the server's own model does on everybody's held-out images, with the statistics that the server has."""
-    scores = [scored(model, each.x_held, each.y_held) for each in data]
-    return {"loss": mean(loss for loss, _ in scores), "accuracy": mean(accuracy for _, accuracy in scores)}
-
-
 def measured(case: Case) -> Row:
-    """Train, and keep what the clients measured and the bytes of each round."""
-    clients, loop = clients_of(**case.tables["task"]), Loop()
+    """Train, and keep how clients do on their own held-out images, and the bytes of each round."""
+    clients = clients_of(**case.tables["task"])
     net = resnet(**case.tables["net"], seed=case.tables["run"]["seed"])
-    rounds = case.tables["run"]["training"]["rounds"]
+    held = [(each.x_held, each.y_held) for each in clients]
+    test = torch.cat([x for x, _ in held]), torch.cat([y for _, y in held])
     lines: list[dict[str, Any]] = []
     try:
         train_all(
             case.tables["run"],
             model=net,
-            clients=clients,
-            test=clients,
-            train=loop.train,
-            evaluate=evaluate,
+            clients=[(each.x, each.y) for each in clients],
+            test=test,
+            client_test=held,
             on_round=lines.append,
         )
     except DivergedError:
         return {"diverged": True, "curve": [], "seconds": lines[-1]["seconds"] if lines else 0.0}
-    curve = []
-    for done, own in loop.scores.items():
-        losses, accuracies = ([pair[column] for pair in own.values()] for column in (0, 1))
-        sent = lines[done - 1]["uplink_bytes"]
-        curve.append([done, round(mean(losses), 5), round(mean(accuracies), 5), sent, round(min(accuracies), 5)])
-    return {
-        "diverged": False,
-        "curve": curve,
-        "server": round(lines[rounds]["accuracy"], 5),
-        "seconds": lines[-1]["seconds"],
-    }
+    scored = [[_short(line[column]) for column in COLUMNS] for line in lines if line["loss"] is not None]
+    return {"diverged": False, "curve": scored, "seconds": lines[-1]["seconds"]}
+
+
+COLUMNS = ("round", "clients_loss", "clients_accuracy", "uplink_bytes", "clients_accuracy_worst", "accuracy")
+"""What a point of a curve holds. The last is the accuracy of the server's own model on all held-out images together."""
+
+
+def _short(value: Any) -> Any:
+    return round(value, 5) if isinstance(value, float) else value
 
 
 def run(settings: Settings, folder: Path) -> None:

@@ -16,7 +16,7 @@ CONFIDENCE = 0.95
 TITLES = {"features": "images look different", "labels": "classes differ"}
 COLORS = {"averaged": INK, "local": PALETTE[0], "GroupNorm": PALETTE[1], "averaged, sketch 1/10": PALETTE[3]}
 HEADINGS = (
-    *("clients", "arm", "local rate", "a reply", "accuracy on the clients", "against averaged", "of the worst client"),
+    *("clients", "arm", "local rate", "a reply", "accuracy on the clients", "against averaged", "of the worst tenth of them"),
     "of the server's own model",
 )
 Groups = Mapping[tuple[str, str], Sequence[Row]]
@@ -46,7 +46,7 @@ def _line(skew: str, name: str, groups: Groups, clients: int) -> list[str]:
         shown([point[2] for point in last]),
         "" if name == "averaged" else against(found, base),
         f"{mean(point[4] for point in last):.3f}",
-        f"{mean(row['server'] for row in found):.3f}",
+        f"{mean(point[5] for point in last):.3f}",
     ]
 
 

@@ -35,11 +35,11 @@ docs: ## build the site into docs/_build/html; a warning is an error
 bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts, federations and models and record it in lab/benchmarks/results/
 	for topic in kernels rounds mean privacy secure layers dome scale federation models; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
 
-EXPERIMENTS = table-1 theory global-rate layers-at-equal-bytes batch-norm shakespeare sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
+EXPERIMENTS = table-1 theory global-rate layers-at-equal-bytes sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
   rand-proj-figure-2 rand-proj-figure-3 rand-proj-figure-6 rand-proj-figure-7 rand-proj-closed-form \
   power-iteration k-means linear-regression codecs-at-equal-bytes private-accuracy private-accuracy-clients \
   private-accuracy-clients-secure privacy-audit dbcl-table-1 dbcl-table-1-cnn dbcl-figure-1 dbcl-figure-2 dbcl-figure-3 \
-  dome-accuracy dome-energy dome-lemmas \
+  dome-accuracy dome-energy dome-lemmas batch-norm shakespeare \
   audit-reconstruction audit-dbcl audit-property audit-membership robust-rules flower-soak
 
 experiments: ## record what is missing of the experiments in lab/experiments/; hours for all of them from nothing

@@ -11,7 +11,7 @@ from sketchfed.seeds import PublicSeed
 from sketchfed_lab.experiments import dome_accuracy as experiment
 from sketchfed_lab.experiments import dome_accuracy_report as report
 from sketchfed_lab.experiments import make_settings, recorded_settings
-from sketchfed_lab.experiments.dome_accuracy import METHODS, arm, places, searched
+from sketchfed_lab.experiments.dome_accuracy import METHODS, arm, places, tuned
 
 SETTINGS = make_settings(experiment, recorded_settings("dome-accuracy"))
 DIM = 25_450
@@ -65,12 +65,12 @@ def test_searches_walk_to_the_best_point_on_the_validation_split_alone(monkeypat
         return [row(made, 0.9 - 0.1 * abs(made.key["clip"] - 2.0) - 0.1 * abs(made.key["rate"] - 0.5)) for made in arms]
 
     monkeypatch.setattr(experiment, "run_arms", fake)
-    best = searched(replace(SETTINGS, tries=9), tmp_path / "tuning.jsonl")
+    best = tuned(replace(SETTINGS, tries=9), tmp_path / "tuning.jsonl")
     assert set(best.values()) == {(2.0, 0.5)}
     assert all(made.tables["data"]["validation"] == 0.1 for made in seen)
     assert {made.key["epsilon"] for made in seen} == {SETTINGS.tuned_at}
     seen.clear()
-    searched(replace(SETTINGS, tries=3), tmp_path / "tuning.jsonl")
+    tuned(replace(SETTINGS, tries=3), tmp_path / "tuning.jsonl")
     assert len(seen) == 3 * len(best)
 
 

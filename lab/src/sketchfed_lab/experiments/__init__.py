@@ -20,6 +20,8 @@ EXPERIMENTS = {
     "bytes-to-accuracy": "sketchfed_lab.experiments.bytes_to_accuracy",
     "bytes-to-accuracy-cifar": "sketchfed_lab.experiments.bytes_to_accuracy",
     "sketch-families": "sketchfed_lab.experiments.sketch_families",
+    "batch-norm": "sketchfed_lab.experiments.batch_norm",
+    "shakespeare": "sketchfed_lab.experiments.shakespeare",
     "codecs-at-equal-bytes": "sketchfed_lab.experiments.codecs_at_equal_bytes",
     "private-accuracy": "sketchfed_lab.experiments.private_accuracy",
     "private-accuracy-clients": "sketchfed_lab.experiments.private_accuracy",

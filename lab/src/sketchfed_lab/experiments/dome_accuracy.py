@@ -10,6 +10,7 @@ from sketchfed.errors import UnknownNameError
 from sketchfed.runs import Case, Row
 from sketchfed_lab.experiments import dome_accuracy_report
 from sketchfed_lab.experiments.arms import accuracy, run_arms
+from sketchfed_lab.experiments.searching import searched
 
 Table = dict[str, Any]
 LAST = 3
@@ -157,7 +158,7 @@ def arm(settings: Settings, place: Place, point: Point, *, seed: int, validation
 
 def run(settings: Settings, folder: Path) -> None:
     """Tune clip norm and rate of every method by one rule on a validation split, run it with all seeds, and write it up."""
-    best = searched(settings, folder / "tuning.jsonl")
+    best = tuned(settings, folder / "tuning.jsonl")
     final = [  # seed by seed, so that what is there at any time is balanced
         arm(settings, place, best[place[0], settings.tuned_at, place[2], place[3]], seed=seed, validation=0.0)
         for seed in settings.seeds
@@ -167,26 +168,22 @@ def run(settings: Settings, folder: Path) -> None:
     dome_accuracy_report.write(results, folder)
 
 
-def searched(settings: Settings, path: Path) -> Mapping[Place, Point]:
-    """The best point of each place: from its start on, twice and half the rate and the clip norm of the best so far are tried.
+def tuned(settings: Settings, path: Path) -> Mapping[Place, Point]:
+    """The best point of each place, from its start on."""
 
-    A search ends when all four neighbours of its best point are known, or after the largest number of tries.
-    """
-    scores: dict[Place, dict[Point, float]] = {place: {} for place in places(settings, [settings.tuned_at])}
-    best: dict[Place, Point] = {}
-    wanted: list[tuple[Place, Point]] = [(place, (1.0, 1.0)) for place in scores]
-    while wanted:
+    def scores(wanted: Sequence[tuple[Place, Point]]) -> list[float]:
         arms = [arm(settings, place, point, seed=100, validation=0.1) for place, point in wanted]
         rows = run_arms(arms, path, processes=settings.processes, title="tuning")
-        for (place, point), row in zip(wanted, rows, strict=True):
-            scores[place][point] = accuracy(row, last=LAST)
-        wanted = []
-        for place, known in scores.items():
-            best[place] = max(known, key=lambda point, known=known: known[point])  # type: ignore[misc]
-            clip, rate = best[place]
-            near = [(clip, 2 * rate), (clip, rate / 2), (clip / 2, rate), (2 * clip, rate)]
-            wanted += [(place, point) for point in near if point not in known][: settings.tries - len(known)]
-    return best
+        return [accuracy(row, last=LAST) for row in rows]
+
+    starts = dict.fromkeys(places(settings, [settings.tuned_at]), (1.0, 1.0))
+    return searched(starts, near=_near, scores=scores, tries=settings.tries)
+
+
+def _near(point: Point) -> list[Point]:
+    """Twice and half the rate and the clip norm."""
+    clip, rate = point
+    return [(clip, 2 * rate), (clip, rate / 2), (clip / 2, rate), (2 * clip, rate)]
 
 
 def place_of(row: Row) -> Place:

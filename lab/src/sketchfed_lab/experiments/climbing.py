@@ -7,6 +7,7 @@ from statistics import mean
 
 from sketchfed.runs import Case, Row
 from sketchfed_lab.experiments.arms import accuracy, run_arms
+from sketchfed_lab.experiments.searching import searched
 
 Point = tuple[int, ...]
 """A place on each axis. Places are integers, so a point is found again exactly."""
@@ -38,16 +39,14 @@ def decades(least: int) -> Axis:
 def climbed(start: Point, axes: Sequence[Axis], scores: Callable[[Sequence[Point]], Sequence[float]]) -> Point:
     """The point that is reached by going to the best neighbour until no neighbour is better.
 
-    Neighbours differ by one place on one axis. `scores` is called with all neighbours of a point at once.
+    Neighbours differ by one place on one axis. `scores` is called with all new neighbours of a point at once.
     """
-    here, score = start, scores([start])[0]
-    while True:
-        around = neighbours(here, axes)
-        found = scores(around)
-        best = max(range(len(around)), key=found.__getitem__)
-        if found[best] <= score:
-            return here
-        here, score = around[best], found[best]
+    found = searched(
+        {0: start},
+        near=lambda point: neighbours(point, axes),
+        scores=lambda wanted: scores([point for _, point in wanted]),
+    )
+    return found[0]
 
 
 def neighbours(point: Point, axes: Sequence[Axis]) -> list[Point]:

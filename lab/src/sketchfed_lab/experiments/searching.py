@@ -1,5 +1,6 @@
 """The one rule by which experiments look for settings: go to better neighbours until there are none."""
 
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ def searched(
     *,
     near: Callable[[Point], Sequence[Point]],
     scores: Callable[[Sequence[tuple[Place, Point]]], Sequence[float]],
-    tries: int,
+    tries: int = sys.maxsize,
 ) -> dict[Place, Point]:
     """The point with the highest score for each place.
 

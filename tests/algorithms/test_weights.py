@@ -10,6 +10,7 @@ from torch.nn import functional
 import sketchfed
 from sketchfed.algorithms import ALGORITHMS, CombineSettings, FedAvg, Iterative, cohort
 from sketchfed.errors import InputError, WireError
+from sketchfed.protection import SecureSums
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack, unpack
 
@@ -133,6 +134,13 @@ def test_noise_and_secure_sums_with_noise_go_with_weights():
         assert found.metrics[-1]["epsilon"] is not None
 
 
+@pytest.mark.parametrize("clip", [0.5, 8.0])
+def test_secure_sums_without_noise_go_with_weights(clip):
+    found = trained({"weighting": "examples"}, secure={"clip": clip})
+    exact = fedavg_of_mcmahan(5, max(SIZES))
+    assert (found.weights - exact).norm() < 0.5 * (trained({}).weights - exact).norm()
+
+
 class Tampering:
     """Replaces the weight in the packets of one client."""
 
@@ -161,6 +169,20 @@ def test_a_client_that_claims_an_impossible_weight_is_refused(weight):
     attacked = advanced(server(Tampering(weight)), 1)
     assert attacked.tally.refused == 1
     assert torch.isfinite(weights_of(attacked)).all()
+
+
+@pytest.mark.parametrize("factor", [-6, -60])
+def test_an_impossible_weight_in_a_secure_sum_does_not_stop_the_run(factor, monkeypatch):
+    def lying(self, work, honest=SecureSums.integers):
+        values = honest(self, work)
+        if work.context.client == 0:
+            values[-1] = values[-1] * factor % 2**self.mechanism.bits
+        return values
+
+    monkeypatch.setattr(SecureSums, "integers", lying)
+    found = trained({"weighting": "examples", "participation": 1.0}, secure={"clip": 4.0})
+    assert torch.isfinite(found.weights).all()
+    assert len(found.metrics) == 5
 
 
 def test_the_weight_of_a_packet_is_said_to_be_out_of_range():

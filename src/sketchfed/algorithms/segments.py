@@ -39,8 +39,8 @@ class Segments:
     """What stands for a weight of 1."""
     least: float = 0.0
     """The smallest mean weight by which a change is divided, times `scale`."""
-    noised: bool = False
-    """Whether weights arrive with noise, so that they can be out of range."""
+    unchecked: bool = False
+    """Whether weights arrive with noise or in secure sums. They can then be out of range, and nobody can refuse one."""
 
     @property
     def dim(self) -> int:
@@ -82,7 +82,7 @@ class Segments:
         if not self.weight:
             return change
         mean = float(change[-1])
-        if not self.noised and not mean > 0:
+        if not self.unchecked and not mean > 0:
             raise DivergedError(f"the mean weight of the round's clients is {mean:.3g}, and weights are above 0")
         return change / torch.tensor(max(mean, self.least) / self.scale)
 
@@ -106,7 +106,7 @@ class Segments:
 
     def check_weight(self, value: float, client: int) -> None:
         """Raise `WireError` unless a client's weight is in range."""
-        if self.weight and not self.noised and not 0 < value <= self.scale * (1 + 1e-6):
+        if self.weight and not self.unchecked and not 0 < value <= self.scale * (1 + 1e-6):
             raise WireError(
                 f"client {client} sent a weight of {value / self.scale:.6g}, and weights are above 0 and at most 1: the number "
                 "of its examples, divided by algorithm.most_examples."

@@ -27,7 +27,7 @@ def scaled(
     scale = 1.0 if clip is None else clip / 2
     most = algorithm.most_examples or max(sizes)
     least = scale * min(min(sizes), most) / most / 2
-    return replace(algorithm, _segments=replace(segments, clip=clip, scale=scale, least=least, noised=privacy is not None))
+    return replace(algorithm, _segments=replace(segments, clip=clip, scale=scale, least=least, unchecked=clip is not None))
 
 
 def _check(algorithm: Algorithm, privacy: PrivacySettings) -> None:

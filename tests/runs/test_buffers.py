@@ -132,6 +132,20 @@ def test_local_buffers_stay_with_each_client_as_in_fedbn():
     assert found.dim == sum(parameter.numel() for parameter in net().parameters())
 
 
+@pytest.mark.parametrize("tables", [{}, {"secure": {"clip": 500.0}}], ids=["clear", "secure sums"])
+def test_negative_variances_of_one_client_do_not_stop_the_run(tables):
+    def broken(model, data, context):
+        if context.client == 0:
+            model[1].running_var.fill_(-60.0)
+
+    def evaluate(model, data, context):
+        return {"loss": float(functional.cross_entropy(model(data[0]), data[1]))}
+
+    found = run({"buffers": "average"}, {"local_steps": None}, tables, train=broken, evaluate=evaluate)
+    assert len(found.metrics) == 4
+    assert found.module[1].running_var.min() >= 0
+
+
 def test_secure_sums_add_buffers_and_noise_refuses_them():
     exact, summed = run({"buffers": "average"}), run({"buffers": "average"}, tables={"secure": {"clip": 30.0}})
     assert torch.allclose(exact.weights, summed.weights, atol=1e-3)

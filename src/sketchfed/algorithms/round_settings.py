@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sketchfed.algorithms.chosen import CombineSettings, ServerSettings
 from sketchfed.algorithms.segments import Segments
 from sketchfed.errors import InputError
+from sketchfed.nn.sharing import variances
 from sketchfed.parts import short
 from sketchfed.training import LocalWork
 from sketchfed.vectors import Layout
@@ -158,7 +159,14 @@ class RoundSettings:
         weight = int(self.weighting == "examples")
         if not (buffers or control or weight or self.feddyn):
             return None
-        return Segments(parameters=dim - buffers, buffers=buffers, control=control, weight=weight, population=clients)
+        return Segments(
+            parameters=dim - buffers,
+            buffers=buffers,
+            control=control,
+            weight=weight,
+            variances=variances(module) if module is not None and buffers else (),
+            population=clients,
+        )
 
     def planned(self, clients: int) -> int:
         """The number of clients that take part in a round, out of this many."""

@@ -19,7 +19,7 @@ class Segments:
     """The lengths of the parts, in their order, and how a round moves each of them.
 
     - Parameters move by a global step of the mean change.
-    - Buffers become the mean of the clients' buffers.
+    - Buffers become the mean of the clients' buffers. Variances among them do not fall below zero, whatever a client sends.
     - Control variates (SCAFFOLD) move by the mean change, times the share of all clients whose changes arrived.
     - The weight is 0 between rounds. In a change it is the client's weight, by which the rest of its change was multiplied. So
       the mean change of all clients, divided by the mean weight, is the weighted mean.
@@ -29,6 +29,8 @@ class Segments:
     buffers: int = 0
     control: int = 0
     weight: int = 0
+    variances: tuple[Span, ...] = ()
+    """Where running variances lie among the buffers."""
     population: int | None = None
     """The number of all clients. None if it is not known yet."""
     gain: float = 1.0
@@ -97,6 +99,8 @@ class Segments:
         """
         for (start, stop), factor in self._others(clients):
             weights[start:stop] = before[start:stop] + change[start:stop] * factor
+        for start, stop in self.variances:
+            weights[start:stop].clamp_(min=0.0)
         return weights
 
     def _others(self, clients: int) -> Iterator[tuple[Span, float]]:

@@ -1,15 +1,17 @@
 """Chooses which parts of a module are shared: buffers that are averaged or kept, and parameters that stay with each client."""
 
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from sketchfed.errors import InputError
-from sketchfed.vectors import Sharing
+from sketchfed.vectors import Layout, Sharing, sharing
 
 Buffers = Literal["average", "local"]
 _LISTED = 12
@@ -46,6 +48,19 @@ def shared(
         _check_averaged(made, names)
     Sharing(averaged, kept, tuple(name for name in parameters if name in chosen)).mark(made)
     return made
+
+
+def variances(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Where running variances lie in the flat vector that a module shares, each from its first number up to its last."""
+    layout = Layout.of(module)
+    ends = accumulate((math.prod(shape) for shape in layout.shapes), initial=0)
+    placed = dict(zip(layout.names, pairwise(ends), strict=True))
+    return tuple(placed[name] for name in sharing(module).averaged if _is_variance(module, name))
+
+
+def _is_variance(module: nn.Module, name: str) -> bool:
+    owner, _, leaf = name.rpartition(".")
+    return leaf == "running_var" and isinstance(module.get_submodule(owner), _NormBase)
 
 
 def _statistics(module: nn.Module) -> list[str]:

@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn import functional
 
 import sketchfed
+from sketchfed.errors import SketchfedError
 
 CASES = Cases()
 
@@ -82,6 +83,30 @@ CASES.refuse("too few outputs", "3 classes|[Tt]arget 2|class 2", **pairs(model=n
 CASES.refuse(
     "inputs of another width", r"examples of shape \(4,\).*Check the model's input shape", **pairs(model=nn.Linear(5, 3))
 )
+
+
+class Answers(nn.Linear):
+    """Returns a dict, as many models of texts do."""
+
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+
+OTHER_FORM = r"If the model takes several inputs, or returns something else than a tensor, pass batch_loss\(model, batch\)"
+CASES.refuse("outputs in a dict", f"not dict. .*{OTHER_FORM}", **pairs(model=Answers(4, 3)))
+CASES.refuse("a model of two inputs", f"missing 1 required.*{OTHER_FORM}", **pairs(model=nn.Bilinear(4, 4, 3)))
+CASES.refuse(
+    "a batch_loss that calls a model of two inputs with one",
+    r"Check the model's input shape, its number of outputs and the loss\.$",
+    model=nn.Bilinear(4, 4, 3), clients=PAIRS, batch_loss=batch_classes,
+)  # fmt: skip
+for name in ("F1", "no_such_module:metric"):
+    for clients in (PAIRS, [list(zip(*data, strict=True)) for data in PAIRS]):
+        CASES.refuse(
+            f"a metric {name} of a {type(clients[0]).__name__}",
+            "^(there is no metric named 'F1'. Did you mean 'f1'|metric 'no_such)",
+            **pairs(clients=clients, metric=name),
+        )
 
 # Losses that are not one number ------------------------------------------------------------------------------------------
 
@@ -303,6 +328,18 @@ def test_what_is_wrong_is_explained(name, caplog):
 
 
 # What looks odd, and works --------------------------------------------------------------------------------------------------
+
+
+def test_a_metric_that_does_not_exist_is_refused_before_anybody_trains():
+    clients = [list(zip(*data, strict=True)) for data in PAIRS]
+    rounds = []
+    with pytest.raises(SketchfedError, match="no metric named 'F1'"):
+        sketchfed.run(
+            {"algorithm": {"rounds": 2}, "engine": {"evaluate_every": 2}},
+            on_round=rounds.append,
+            **pairs(clients=clients, metric="F1"),
+        )
+    assert rounds == []
 
 
 def test_a_metric_without_a_value_is_recorded_as_missing(caplog):

@@ -190,7 +190,10 @@ class Stream(IterableDataset):
         (Stream(), 1),
         ([{"x": 1}, {"x": 2}, {"x": 3}], 3),
         ((torch.zeros(7, 2), torch.zeros(7)), 7),
+        ({"x": torch.zeros(7, 2), "y": torch.zeros(7)}, 7),
         ({"path": "somewhere"}, 1),
+        ("a/path", 1),
+        ((["a text", "another", "a third"], [0, 1, 0]), 1),
     ],
 )
 def test_a_client_may_hold_anything(data, size):
@@ -201,6 +204,14 @@ def test_a_client_may_hold_anything(data, size):
     result = sketchfed.run({"algorithm": {"rounds": 1}}, model=nn.Linear(2, 2), clients=[data, data], train=touched)
     assert torch.equal(result.module.bias - 1, nn.utils.parameters_to_vector([result.module.bias]) - 1)
     assert size_of(data) == size
+
+
+@pytest.mark.parametrize("data", ["a/path", {"path": "somewhere"}, (["a text", "another"], [0, 1]), object(), Stream()])
+def test_weights_by_examples_are_refused_if_nobody_can_tell_how_many_there_are(data):
+    with pytest.raises(InputError, match=r"client 1 holds an object of type \w+, which does not tell it. Give .*'equal'"):
+        sketchfed.run(
+            {"algorithm": {"rounds": 1, "weighting": "examples"}}, model=nn.Linear(2, 2), clients=[Words(), data], train=train
+        )
 
 
 @pytest.mark.parametrize(

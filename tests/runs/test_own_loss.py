@@ -275,6 +275,18 @@ def test_a_loader_that_is_exhausted_leaves_its_client_out():
     assert [line["participants"] for line in result.metrics] == [4, 3, 3]
 
 
+def test_weights_by_examples_are_refused_for_a_stream_whose_length_nobody_knows():
+    given = task("a DataLoader")
+
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(list(zip(*fields(5), strict=True)))
+
+    given["clients"][1] = DataLoader(Endless(), batch_size=4)
+    with pytest.raises(InputError, match="client 1 holds an object of type DataLoader, which does not tell it"):
+        sketchfed.run({"algorithm": {"rounds": 1, "weighting": "examples"}}, **given)
+
+
 @pytest.mark.parametrize(
     ("loss", "said"),
     [

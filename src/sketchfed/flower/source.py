@@ -21,7 +21,7 @@ from sketchfed.errors import InputError, WireError
 from sketchfed.flower.agreement import Agreement
 from sketchfed.parts import resolve_function
 from sketchfed.rounds.participant import Participant
-from sketchfed.runs.own_loop import size_of
+from sketchfed.runs.own_loop import check_counted, size_of
 from sketchfed.runs.workload import build_module, examples_of, loss_of, metrics_for, named_workload, shares_start
 from sketchfed.training import (
     LOOPS,
@@ -118,6 +118,8 @@ class NodeSource(WorkSource):
         if self._loader:
             load_config({key: table for key, table in tables.items() if key != "data"})  # refuses parts that are missing here
             own = {"train", "batch_loss"} & tables.get("training", {}).keys()
+            if own:
+                check_counted(tables.get("algorithm", {}).get("weighting", "equal"), self._loaded(), "this node")
             examples = size_of(self._loaded()) if own else len(self._load().x)
             return Hello(examples=examples, own=True)
         client = self.settings.get("partition-id")

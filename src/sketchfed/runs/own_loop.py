@@ -132,6 +132,9 @@ class LoopWorkload:
                     f"algorithm.{setting} = {getattr(given, part)} is for the built-in loop, and training.train names a loop "
                     f"of your own. Move it to [training]: the loop finds it in context.settings['{setting}']."
                 )
+        if self.named is None:
+            for client, data in enumerate(self.clients):
+                check_counted(config.algorithm.weighting, data, f"client {client}")
         if config.algorithm.correction:
             raise InputError(
                 f"{config.algorithm.correction} corrects the gradient of each local step, and a loop of your own shows only "
@@ -251,13 +254,31 @@ def test_of(workload: Workload) -> TensorDataset:
 
 def size_of(data: Any) -> int:
     """The number of examples that a client holds. 1 if nobody can tell."""
+    return counted(data) or 1
+
+
+def counted(data: Any) -> int | None:
+    """The number of examples that a client holds. None if nobody can tell, as for a path, or if there are none."""
     if isinstance(data, DataLoader):
         data = data.dataset
-    if isinstance(data, Mapping):
-        data = tuple(data.values())
-    if isinstance(data, tuple) and data and isinstance(data[0], Tensor | np.ndarray):
-        data = data[0]
+    if isinstance(data, Mapping | tuple):
+        columns = tuple(data.values()) if isinstance(data, Mapping) else data
+        if not all(isinstance(column, Tensor | np.ndarray) for column in columns):
+            return None
+        data = columns[0] if columns else ()
+    if isinstance(data, str | bytes):
+        return None
     try:
-        return max(1, len(data))
+        return len(data) or None
     except Exception:  # of whatever the user's own loop reads
-        return 1
+        return None
+
+
+def check_counted(weighting: str, data: Any, owner: str) -> None:
+    """Refuse weights by examples if nobody can tell how many a client has."""
+    if weighting == "examples" and counted(data) is None:
+        raise InputError(
+            f"algorithm.weighting = 'examples' needs the number of examples of each client, and {owner} holds an object of "
+            f"type {type(data).__name__}, which does not tell it. Give a list of examples, tensors, a Dataset with __len__, or "
+            "a DataLoader of one. Or use weighting = 'equal'."
+        )

@@ -16,6 +16,7 @@ from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.fingerprints import fingerprint
+from sketchfed.runs.own_loop import check_counted
 from sketchfed.runs.workload import KEYS, check_recipe
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import (
@@ -111,6 +112,9 @@ class LossWorkload:
                 f"algorithm.batch = {config.algorithm.batch} has no effect on a DataLoader, which makes its own batches. "
                 "Remove it, and set the batch_size of the loaders."
             )
+        for client, data in enumerate(self.clients):
+            if isinstance(data, DataLoader):
+                check_counted(config.algorithm.weighting, data, f"client {client}")
         check_recipe(config, self.recipe)
 
     def examples(self, client: int) -> Any:

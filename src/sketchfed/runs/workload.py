@@ -37,7 +37,7 @@ from sketchfed.training import (
 )
 from sketchfed.training.base import spans
 from sketchfed.training.losses import TASK_OF
-from sketchfed.training.metrics import METRICS, metric_key, suits
+from sketchfed.training.metrics import METRICS, metric_key, metric_named, suits
 from sketchfed.training.objective import BATCH_LOSSES
 from sketchfed.vectors import flatten, hollow
 
@@ -385,6 +385,7 @@ def metrics_for(task: str, chosen: Chosen) -> tuple[str | Metric, ...]:
             )
         if metric == "accuracy":
             continue
+        metric_named(metric)  # raises an error if there is none, before anybody trains
         key = metric_key(metric)
         if key in KEYS or key in found:
             raise InputError(f"metrics.jsonl already has a column '{key}'. Give the function behind model.metric another name.")

@@ -20,7 +20,7 @@ from sketchfed.training.eager import LEAST_EAGER, EagerSteps, came_too_early
 from sketchfed.training.items import Stream, placed
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
-from sketchfed.training.objective import Objective, OnDevice, objective_of, outputs_of
+from sketchfed.training.objective import Objective, OfBatch, OnDevice, objective_of, outputs_of
 from sketchfed.training.own_parts import OwnParts
 from sketchfed.training.recipe import Recipe
 from sketchfed.vectors import Layout, Sharing, adopt, emptied, hollow, sharing, trainable
@@ -75,7 +75,7 @@ class AutogradTrainer:
             module.train()
             with torch.random.fork_rng(devices=[]), seeded(self._device, 0):
                 before = drawn(self._device)
-                with explained(examples):
+                with explained(examples, of_batch=isinstance(self._loss, OfBatch)):
                     self._objective.tried(module, examples).backward()
                 self._draws = not all(map(torch.equal, before, drawn(self._device)))
             changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, buffers[name])]

@@ -158,17 +158,25 @@ class Trainer(Protocol):
 
 
 @contextmanager
-def explained(examples: ClientData) -> Iterator[None]:
-    """Replace torch's errors by a clear message if a model does not fit its data."""
+def explained(examples: ClientData, *, of_batch: bool = False) -> Iterator[None]:
+    """Replace torch's errors by a clear message if a model does not fit its data.
+
+    `of_batch` says that the user's own loss calls the model.
+    """
     try:
         yield
     except InputError:
         raise
     except Exception as error:
         what = f"examples of shape {tuple(examples.x.shape[1:])}" if isinstance(examples, Examples) else "these examples"
+        last = (
+            " If the model takes several inputs, or returns something else than a tensor, pass batch_loss(model, batch)."
+            if isinstance(error, TypeError | AttributeError) and not of_batch
+            else ""
+        )
         raise InputError(
             f"the model cannot be trained on {what}: {type(error).__name__}: {str(error).rstrip('.')}. "
-            f"{_type_advice(examples, str(error))}Check the model's input shape, its number of outputs and the loss."
+            f"{_type_advice(examples, str(error))}Check the model's input shape, its number of outputs and the loss.{last}"
         ) from error
 
 

@@ -170,8 +170,9 @@ def together(answers: Sequence[tuple[Tensor, Tensor]], metric: str | Metric) -> 
 
 def measured(metric: str | Metric, outputs: Tensor, targets: Tensor) -> float | None:
     """The value of a metric. None if it is not finite, because JSON cannot represent NaN and infinity."""
+    function = metric_named(metric)
     try:
-        value = float(metric_named(metric)(outputs, targets))
+        value = float(function(outputs, targets))
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
             f"metric '{metric_key(metric)}' cannot score outputs of shape {tuple(outputs.shape)} against targets of shape "

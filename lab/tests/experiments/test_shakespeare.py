@@ -145,13 +145,13 @@ def row(name, seed, losses, sent):
 def test_the_table_has_perplexities_at_budgets_and_at_the_end_with_their_intervals(tmp_path):
     rows = [row("dense", seed, [2.0, 1.0 + 0.01 * seed], 1000) for seed in (1, 2, 3)]
     rows += [row("1/10", seed, [2.0, 1.5], 100) for seed in (1, 2, 3)]
-    report.write(rows, tmp_path, participants=10, clients=5, budgets=[250, 1000], counts={"characters alone": 25.0})
+    report.write(rows, tmp_path, clients=5, budgets=[500, 2000], counts={"characters alone": 25.0})
     table = (tmp_path / "table.md").read_text().splitlines()
     lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table]
     dense, tenth, counts = lines[2], lines[3], lines[4]
     # Student's t with two degrees of freedom: 4.303 deviations of a mean of three, e^1.02 · 0.01 · 4.303 / √3
-    assert dense[3:] == ["2.00 kB", "", "8.00 kB", "2.77 ± 0.07", "no score yet", "7.39 ± 0.00"]
-    assert tenth[3:] == ["200 B", "10×", "800 B", "4.48 ± 0.00", "4.48 ± 0.00 (the end)", "4.48 ± 0.00 (the end)"]
+    assert dense[3:] == ["4.00 kB", "", "8.00 kB", "2.77 ± 0.07", "no score yet", "7.39 ± 0.00"]
+    assert tenth[3:] == ["400 B", "10×", "800 B", "4.48 ± 0.00", "4.48 ± 0.00 (the end)", "4.48 ± 0.00 (the end)"]
     assert counts[0] == "counts: characters alone"
     assert counts[6] == "25.00"
     assert (tmp_path / "figure.svg").read_text().startswith("<svg")

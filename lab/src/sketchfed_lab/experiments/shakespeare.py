@@ -85,9 +85,7 @@ def run(settings: Settings, folder: Path) -> None:
     rows = run_arms(final, folder / "results.jsonl", processes=settings.processes, title="runs")
     data = speakers(shortest=settings.shortest)
     counts = {"characters alone": counted(data, before=0), "after one character": counted(data, before=1)}
-    shakespeare_report.write(
-        rows, folder, participants=settings.participants, clients=settings.clients, budgets=settings.budgets, counts=counts
-    )
+    shakespeare_report.write(rows, folder, clients=settings.clients, budgets=settings.budgets, counts=counts)
 
 
 def tuned(settings: Settings, path: Path) -> Mapping[str, Rates]:

@@ -21,7 +21,6 @@ def write(
     rows: Sequence[Row],
     folder: Path,
     *,
-    participants: int,
     clients: int,
     budgets: Sequence[int],
     counts: Mapping[str, float],
@@ -30,27 +29,27 @@ def write(
     groups = _grouped(rows)
     rounds = rows[0]["key"]["rounds"]
     headings = [
-        *("arm", "local rate", "global rate", f"sent in {rounds} rounds", "fewer", "received"),
+        *("arm", "local rate", "global rate", f"sent in {rounds} rounds", "fewer", "received with the model"),
         f"perplexity after {rounds} rounds",
         *(f"after {shown_bytes(budget)} sent" for budget in budgets),
     ]
-    dense = _sent(groups["dense"][0], participants) if "dense" in groups else math.nan
+    dense = _sent(groups["dense"][0], clients) if "dense" in groups else math.nan
     lines = []
     for name, found in groups.items():
-        sent, key = _sent(found[0], participants), found[0]["key"]
+        sent, key = _sent(found[0], clients), found[0]["key"]
         lines.append(
             [
                 *(name, f"{key['local_rate']:g}", f"{key['global_rate']:g}", shown_bytes(sent)),
                 f"{dense / sent:,.0f}×" if name != "dense" else "",
                 shown_bytes(mean(row["curve"][-1][4] for row in found) / clients),
                 shown([_perplexity(row["curve"][-1]) for row in found]),
-                *(_after(found, budget, participants) for budget in budgets),
+                *(_after(found, budget, clients) for budget in budgets),
             ]
         )
     blank = [""] * (len(headings) - 7)
     lines += [[f"counts: {name}", *[""] * 5, f"{value:.2f}", *blank] for name, value in counts.items()]
     write_table(folder / "table.md", headings, lines, printed=(0, 3, 4, 6, *range(7, len(headings))))
-    save_chart(figure(groups, participants, counts), folder / "figure.svg")
+    save_chart(figure(groups, clients, counts), folder / "figure.svg")
 
 
 def _grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -64,14 +63,14 @@ def _perplexity(point: Sequence[Any]) -> float:
     return math.exp(min(point[1], 700.0))
 
 
-def _sent(row: Row, participants: int) -> float:
-    """Bytes that a client sends that takes part in every round."""
-    return float(row["curve"][-1][3] / participants)
+def _sent(row: Row, clients: int) -> float:
+    """Bytes that a client sends, the mean over all clients."""
+    return float(row["curve"][-1][3] / clients)
 
 
-def _after(found: Sequence[Row], budget: int, participants: int) -> str:
-    """The perplexity of the last score at which a participant has sent at most this many bytes."""
-    within = [[point for point in row["curve"] if point[3] / participants <= budget] for row in found]
+def _after(found: Sequence[Row], budget: int, clients: int) -> str:
+    """The perplexity of the last score at which clients have sent at most this many bytes, on average."""
+    within = [[point for point in row["curve"] if point[3] / clients <= budget] for row in found]
     if not all(within):
         return "no score yet"
     ended = all(len(points) == len(row["curve"]) for points, row in zip(within, found, strict=True))
@@ -83,10 +82,10 @@ def shown(values: Sequence[float]) -> str:
     return f"{mean(values):.2f}" + (f" ± {reach(values, CONFIDENCE):.2f}" if len(values) > 1 else "")
 
 
-def figure(groups: Mapping[str, Sequence[Row]], participants: int, counts: Mapping[str, float]) -> Any:
+def figure(groups: Mapping[str, Sequence[Row]], clients: int, counts: Mapping[str, float]) -> Any:
     """Perplexity against bytes sent and against rounds, a line a seed."""
     points = [
-        {"sent": point[3] / participants, "round": point[0], "perplexity": _perplexity(point)}
+        {"sent": point[3] / clients, "round": point[0], "perplexity": _perplexity(point)}
         | {"arm": name, "seed": row["key"]["seed"]}
         for name, found in groups.items()
         for row in found
@@ -98,8 +97,8 @@ def figure(groups: Mapping[str, Sequence[Row]], participants: int, counts: Mappi
     low = math.floor(min(point["perplexity"] for point in points))
     y = alt.Y("perplexity:Q", title="test perplexity", scale=alt.Scale(domain=[low, 20], nice=False, zero=False))
     axes = (
-        alt.X("sent:Q", title="bytes sent by a client that takes part in every round", scale=alt.Scale(type="log")).axis(
-            format="~s", grid=False
+        alt.X("sent:Q", title="bytes sent by a client, mean over all", scale=alt.Scale(type="log", nice=False)).axis(
+            format="~s", grid=False, tickCount=4
         ),
         alt.X("round:Q", title="round").axis(grid=False),
     )

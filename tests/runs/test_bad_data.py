@@ -116,7 +116,7 @@ CASES.refuse("functions that make data", "type function, which cannot be read", 
 CASES.refuse("no data", "client 0 holds", **given([None] * 4))
 CASES.refuse("paths", "type str, which cannot be read item by item", **given(["/data/1", "/data/2"]))
 CASES.refuse(
-    "an IterableDataset alone", r"Wrap it: DataLoader\(dataset, batch_size=32\)", **given([Once(data) for data in PAIRS])
+    "an IterableDataset that nobody cuts", r"Set algorithm\.batch, or wrap it: DataL", **given([Once(data) for data in PAIRS])
 )
 CASES.refuse("loaders exhausted in pass 2", EXHAUSTED, **given([DataLoader(Once(data), 4) for data in PAIRS]))
 CASES.drop(

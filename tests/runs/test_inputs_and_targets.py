@@ -173,6 +173,7 @@ FORMS = {
     "a list of dicts": (lambda pair: [{"x": x, "y": y} for x, y in zip(*pair, strict=True)], {"collate": as_pairs}),
     "a DataLoader": (lambda pair: DataLoader(TensorDataset(*pair), batch_size=10), {}),
     "an IterableDataset in a loader": (lambda pair: DataLoader(Rows(pair), batch_size=10), {}),
+    "an IterableDataset": (Rows, {}),
 }
 
 
@@ -184,12 +185,24 @@ def test_every_form_of_data_comes_to_the_same_weights_and_metrics(task, form):
     clients, test = [draw(10, seed) for seed in range(3)], draw(40, 99)
     metric = "r2" if task == "regression of any shape" else "f1"
     plain = sketchfed.run({"algorithm": WORK}, model=make(), clients=clients, test=test, metric=metric, **given)
+    work = WORK | ({"batch": 10} if change is Rows else {})  # all examples of a client, which a stream does not know
     run = sketchfed.run(
-        {"algorithm": WORK}, model=make(), clients=[*map(change, clients)], test=change(test), metric=metric, **given, **more
+        {"algorithm": work}, model=make(), clients=[*map(change, clients)], test=change(test), metric=metric, **given, **more
     )
     torch.testing.assert_close(run.weights, plain.weights, rtol=1e-5, atol=1e-6)
     assert run.loss == pytest.approx(plain.loss, rel=1e-4)
     assert run.metrics[-1][metric] == pytest.approx(plain.metrics[-1][metric], abs=1e-6)
+
+
+@pytest.mark.parametrize("task", ["tokens without a target", "segmentation", "several labels"])
+def test_accumulated_parts_have_the_gradient_of_the_whole_batch_whatever_targets_they_have(task):
+    make, draw, _, given = TASKS[task]
+    clients, test = [draw(10, seed) for seed in range(3)], draw(40, 99)
+    runs = [
+        sketchfed.run({"algorithm": WORK, "training": {"accumulate": parts}}, model=make(), clients=clients, test=test, **given)
+        for parts in (1, 4)
+    ]
+    torch.testing.assert_close(runs[0].weights, runs[1].weights, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "tensors"])
@@ -198,7 +211,8 @@ def test_one_class_for_each_example_may_come_in_every_form_too(form):
     clients, test = [classes(10, seed) for seed in range(3)], classes(40, 99)
     model = fixed(lambda: nn.Linear(4, 3))
     plain = sketchfed.run({"algorithm": WORK}, model=model, clients=clients, test=test)
-    run = sketchfed.run({"algorithm": WORK}, model=model, clients=[*map(change, clients)], test=change(test), **more)
+    work = WORK | ({"batch": 10} if change is Rows else {})
+    run = sketchfed.run({"algorithm": work}, model=model, clients=[*map(change, clients)], test=change(test), **more)
     torch.testing.assert_close(run.weights, plain.weights, rtol=1e-5, atol=1e-6)
     assert (run.accuracy, run.loss) == (plain.accuracy, pytest.approx(plain.loss, rel=1e-5))
 
@@ -345,7 +359,7 @@ def spread(outputs, targets):
         ({"loss": "binary_cross_entropy", "metric": "top3"}, "'top3' does not suit the data, a task of labels"),
         ({"task": "tagging"}, "there is no task named 'tagging'.*classification, regression, labels"),
         ({"clients": [DataLoader(Rows(tags(9, 1)))], "algorithm": {"batch": 3}}, "batch = 3 has no effect on a DataLoader"),
-        ({"clients": [Rows(tags(9, 1))]}, "Wrap it: DataLoader"),
+        ({"clients": [Rows(tags(9, 1))]}, r"Set algorithm\.batch, or wrap it: DataLoader"),
         (
             {"clients": [{"x": tags(9, 1)[0]}]},
             r"a batch is a dict of 'x', and the loss needs a pair.*batch_loss\(model, batch\)",

@@ -119,12 +119,20 @@ def test_tensors_inside_of_any_form_are_found():
         ((X, Y[:3]), r"Got \(10, 2\), \(3,\)"),
         ({"x": X, "scale": torch.tensor(1.0)}, "all have as many rows"),
         (np.zeros((0, 3)), "one at least"),
-        (Endless(), "Wrap it: DataLoader"),
     ],
 )
 def test_data_that_cannot_be_cut_into_batches_is_refused(data, said):
     with pytest.raises(InputError, match=said):
         examples_in(data)
+
+
+def test_an_iterable_dataset_is_cut_into_batches_of_the_size_that_is_asked_for():
+    stream = examples_in(Endless())
+    sizes = [batch.size for batch in stream.batches(LocalWork(rate=0.1, steps=3, batch=4), PublicSeed(1))]
+    assert sizes == [4, 3, 4]  # a pass has seven
+    assert stream.part(0, 2).size == 2
+    with pytest.raises(InputError, match=r"Set algorithm\.batch, or wrap it: DataLoader"):
+        next(stream.batches(LocalWork(rate=0.1, steps=3), PublicSeed(1)))
 
 
 class OnlyOnce(IterableDataset):

@@ -115,7 +115,7 @@ def prepare(
 ) -> "Loop":
     """Prepare a new run for its first round. `host` makes the host; by default it is the one that `engine.name` names."""
     path = None if folder is None else RunFolder.free(Path(folder))
-    return _begun(Loop(config, problem_of(config), on_exchange, folder=path, host=host), path)
+    return _begun(_named(config, on_exchange, folder=path, host=host), path)
 
 
 def reopen(folder: Path | str, *, host: MakeHost | None = None, device: str | None = None, **given: Any) -> "Loop":
@@ -129,7 +129,7 @@ def reopen(folder: Path | str, *, host: MakeHost | None = None, device: str | No
     if GIVEN not in (config.model.name, config.data.name):
         if given:
             raise InputError(f"the run in {path} names its model and data, so it takes no {', '.join(given)}. Leave them out.")
-        return Loop(config, problem_of(config), folder=path, host=host).keep_in(RunFolder.open(path))
+        return _named(config, None, folder=path, host=host).keep_in(RunFolder.open(path))
     loops = [name for name in FUNCTIONS if getattr(config.training, name) == GIVEN]
     evaluated = "evaluate" in loops and not config.training.evaluate_clients
     tested = evaluated or not {"train", "batch_loss"} & set(loops)
@@ -138,6 +138,14 @@ def reopen(folder: Path | str, *, host: MakeHost | None = None, device: str | No
         listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
         raise InputError(f"the run in {path} was given its model and data as objects. Pass {listed} again.")
     return _given(config, Objects(**given)).keep_in(RunFolder.open(path))
+
+
+def _named(config: Config, on_exchange: OnExchange | None, *, folder: Path | None, host: MakeHost | None) -> "Loop":
+    """A run of what its configuration names. Nobody else has its problem, which therefore need not keep the first weights."""
+    problem = problem_of(config)
+    loop = Loop(config, problem, on_exchange, folder=folder, host=host)
+    problem.forget_weights()
+    return loop
 
 
 def _begun(loop: "Loop", folder: Path | str | None) -> "Loop":
@@ -176,7 +184,6 @@ class Loop:
         self._host: Host = (host or make_host)(config, workload, folder)
         try:
             self._set_up(config)
-            workload.forget_weights()
         except BaseException as error:
             self._leave(error)
             raise

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
@@ -32,6 +32,7 @@ from sketchfed.training import (
     examples_in,
     make_trainer,
 )
+from sketchfed.training.items import cut
 from sketchfed.training.measuring import measure
 from sketchfed.training.metrics import metric_key
 
@@ -112,6 +113,8 @@ class LossWorkload:
                 f"algorithm.batch = {config.algorithm.batch} has no effect on a DataLoader, which makes its own batches. "
                 "Remove it, and set the batch_size of the loaders."
             )
+        if any(isinstance(data, IterableDataset) for data in self.clients):
+            cut(config.algorithm.batch)
         for client, data in enumerate(self.clients):
             if isinstance(data, DataLoader):
                 check_counted(config.algorithm.weighting, data, f"client {client}")

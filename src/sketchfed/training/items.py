@@ -1,6 +1,7 @@
 """A client's examples of any kind, and the batches that are made of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -110,11 +111,19 @@ class Columns:
 
 
 class Stream:
-    """Batches as a DataLoader makes them. A pass over the data is an iteration, whose random draws come from a seed."""
+    """Batches as a DataLoader makes them. A pass over the data is an iteration, whose random draws come from a seed.
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._loader = loader
-        self.size, self._known = _length(loader.dataset)
+    An IterableDataset by itself has a DataLoader made for it, with batches of as many examples as are asked for.
+    """
+
+    def __init__(self, data: DataLoader[Any] | IterableDataset[Any], collate: Collate | None = None) -> None:
+        self._loader, self._own = (data, True) if isinstance(data, DataLoader) else (_loader(data, 1, collate), False)
+        self._collate = collate
+        self.size, self._known = _length(self._loader.dataset)
+
+    def _by(self, batch: int) -> "Stream":
+        """The same stream in batches of this size, unless a loader of the user's own decides."""
+        return self if self._own else Stream(_loader(self._loader.dataset, batch, self._collate))
 
     def read(self, rows: Tensor, seed: PublicSeed) -> Any:
         """Single examples cannot be chosen."""
@@ -128,7 +137,7 @@ class Stream:
         if start:
             return self.read(torch.arange(start, stop), FIRST)
         with drawing_from(FIRST):
-            return next(self._pass(whole=True))
+            return next(self._by(stop)._pass(whole=True))
 
     def content(self) -> Any:
         """All examples as one batch do not exist."""
@@ -136,10 +145,13 @@ class Stream:
 
     def chunks(self, most: int) -> Iterator["Ready"]:
         """All batches of a pass."""
-        return self.batches(LocalWork(rate=1.0), FIRST)
+        return self._by(most).batches(LocalWork(rate=1.0), FIRST)
 
     def batches(self, work: LocalWork, seed: PublicSeed) -> Iterator["Ready"]:
-        """The batches of a round's local work. The loader decides what is in them."""
+        """The batches of a round's local work. A loader decides what is in them."""
+        if not self._own:
+            yield from self._by(cut(work.batch)).batches(replace(work, batch=None), seed)
+            return
         if work.batch is not None:
             raise InputError(
                 f"algorithm.batch = {work.batch} has no effect, because a DataLoader makes its own batches. Remove it, and set "
@@ -197,6 +209,20 @@ class Stream:
         )
 
 
+def cut(batch: int | None) -> int:
+    """The size of batches of an IterableDataset. Raise `InputError` if nobody said it."""
+    if batch is None:
+        raise InputError(
+            "an IterableDataset cannot be one batch, and nobody said how to cut it. Set algorithm.batch, or wrap it: "
+            "DataLoader(dataset, batch_size=32)."
+        )
+    return batch
+
+
+def _loader(data: Any, batch: int, collate: Collate | None) -> DataLoader[Any]:
+    return DataLoader(data, batch_size=batch, collate_fn=collate)
+
+
 class Placed:
     """Examples whose batches are moved to a device when they are asked for."""
 
@@ -244,10 +270,7 @@ def examples_in(data: Any, collate: Collate | None = None, *, owner: str = "a cl
             raise InputError(f"{owner} has a DataLoader, which makes its own batches. Pass collate to the loader instead.")
         return Stream(data)
     if isinstance(data, IterableDataset):
-        raise InputError(
-            f"{owner} has an IterableDataset, and nobody said how to cut it into batches. Wrap it: "
-            "DataLoader(dataset, batch_size=32)."
-        )
+        return Stream(data, collate)
     if type(data) is TensorDataset and collate is None:
         data = data.tensors
     if collate is None and _is_columns(data):

@@ -150,6 +150,10 @@ class OnDevice(Objective):
         found: tuple[float, int] = self.objective.score(module, placed(examples, self.device))
         return found
 
+    def weight(self, examples: Any) -> int:
+        """How many targets a batch has."""
+        return int(self.objective.weight(examples))
+
     def tried(self, module: nn.Module, examples: Any) -> Tensor:
         """The same, for a first batch. Raise `InputError` unless it can be minimised."""
         found: Tensor = self.objective.tried(module, placed(examples, self.device))

@@ -158,10 +158,10 @@ class Recipe:
             for group in optimiser.param_groups:
                 group["lr"] = rate
             optimiser.zero_grad()
-            for part in self._parts(batch):
+            for part, share in self._parts(batch, objective):
                 with self._casting(parameters[0]):
                     loss = objective(module, part)
-                (loss.float() * (part.size / batch.size if self.accumulate > 1 else 1.0)).backward()  # type: ignore[no-untyped-call]
+                (loss.float() * share).backward()  # type: ignore[no-untyped-call]
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(parameters, self.clip_norm)
             for parameter, start, pull in pulled:
@@ -188,13 +188,16 @@ class Recipe:
             )
         return float(found)
 
-    def _parts(self, batch: Any) -> Iterator[Any]:
+    def _parts(self, batch: Any, objective: Objective) -> Iterator[tuple[Any, float]]:
+        """The parts of a batch, and the share of its targets that each of them has. Parts without a target are left out."""
         if self.accumulate == 1 or batch.size <= 1:
-            yield batch
+            yield batch, 1.0
             return
-        each = -(-batch.size // self.accumulate)
+        each, whole = -(-batch.size // self.accumulate), objective.weight(batch)
         for start in range(0, batch.size, each):
-            yield batch.part(start, min(start + each, batch.size))
+            part = batch.part(start, min(start + each, batch.size))
+            if weight := objective.weight(part):
+                yield part, weight / whole
 
     def _casting(self, parameter: Tensor) -> AbstractContextManager[Any]:
         if self.precision == "float32":

@@ -141,7 +141,7 @@ class NodeSource(WorkSource):
             if chosen.train is None
             else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train, device=device)
         )
-        participant = config.participant(total(trainer, agreement), agreement.sizes, module)
+        participant = total(config.participant(trainer, agreement.sizes, module), agreement)
         start = None
         if shares_start(config):
             algorithm = participant.algorithm
@@ -234,9 +234,12 @@ def _judge(config: Config, module: nn.Module, task: str, device: torch.device) -
     return Judge(module=module, device=device, **about)
 
 
-def total(trainer: Trainer, agreement: Agreement) -> Trainer:
-    """A trainer that does not fail because of the data, where the server must not see whether it does."""
-    return TotalTrainer(trainer) if agreement.hides else trainer
+def total(participant: Participant, agreement: Agreement) -> Participant:
+    """The participant with a trainer that does not fail because of the data, where the server must not see whether it does.
+
+    It contains all other trainers: what travels beside an update must not fail either.
+    """
+    return replace(participant, trainer=TotalTrainer(participant.trainer)) if agreement.hides else participant
 
 
 def _task(own: Any) -> str:

@@ -76,10 +76,14 @@ class Agreement:
         """Whether the run hides anything from the server."""
         return self.config.privacy is not None or self.config.secure is not None
 
-    @property
-    def cuts_passes(self) -> bool:
-        """Whether a client's batches depend on its number of examples, which must then be the one that was agreed on."""
-        return self.config.privacy is not None and self.config.privacy.batches == "passes"
+    def counts_on(self, examples: int, client: int) -> bool:
+        """Whether a client with this many examples does what was agreed on.
+
+        With fewer, an example would be in batches more often than the noise allows for. With more, passes would be cut anew,
+        and an example could be in two batches of a pass.
+        """
+        agreed = self.sizes[client]
+        return examples == agreed if _cuts_passes(self.config) else examples >= agreed
 
     @cached_property
     def digest(self) -> bytes:
@@ -137,8 +141,11 @@ class Agreement:
 
 def _counts(config: Config) -> bool:
     """Whether clients must know how many examples each client has. Otherwise the smallest number is enough for all."""
-    passes = config.privacy is not None and config.privacy.batches == "passes"
-    return passes or config.algorithm.weighting == "examples"
+    return _cuts_passes(config) or config.algorithm.weighting == "examples"
+
+
+def _cuts_passes(config: Config) -> bool:
+    return config.privacy is not None and config.privacy.batches == "passes"
 
 
 def _tables(text: bytes) -> dict[str, object]:

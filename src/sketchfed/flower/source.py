@@ -149,10 +149,8 @@ class NodeSource(WorkSource):
 
         def examples() -> Examples:
             found = self._load(agreement) if self._loader else named_workload(config).examples(client)
-            least = agreement.sizes[client]  # fewer would be likelier to be in a batch than the noise allows for
-            fits = len(found.x) == least if agreement.cuts_passes else len(found.x) >= least
-            if tuple(found.x.shape[1:]) != agreement.shape or not fits:
-                wanted = f"the run counts on {least:,} examples of shape {agreement.shape}"
+            if tuple(found.x.shape[1:]) != agreement.shape or not agreement.counts_on(len(found.x), client):
+                wanted = f"the run counts on {agreement.sizes[client]:,} examples of shape {agreement.shape}"
                 changed = "Its data changed since it joined, or it is not for this run."
                 raise WireError(
                     f"this node's {len(found.x):,} examples have shape {tuple(found.x.shape[1:])}, and {wanted}. {changed}"
@@ -164,11 +162,11 @@ class NodeSource(WorkSource):
             """What the node's function loads, as it is, or its part of a named data set."""
             if not self._loader:
                 return TensorDataset(*named_workload(config).examples(client))
-            found, least = self._loaded(), agreement.sizes[client]
-            if size_of(found) < least:
-                wanted = f"the run counts on {least:,} examples"
+            found = self._loaded()
+            if not agreement.counts_on(size_of(found), client):
+                wanted = f"the run counts on {agreement.sizes[client]:,} examples"
                 raise WireError(f"this node has {size_of(found):,} examples, and {wanted}. Its data changed.").telling(
-                    f"{wanted}, and this node has fewer."
+                    f"{wanted}, and this node has others."
                 )
             return found
 

@@ -19,7 +19,11 @@ from sketchfed.flower.layout import ArrayLayout
 from sketchfed.flower.messages import NEVER, Reply, Request
 from sketchfed.flower.mod import AppSource
 from sketchfed.flower.node import answered
+from sketchfed.flower.source import NodeSource
 from sketchfed.nodes import NodeStore
+from sketchfed.seeds import PublicSeed
+from sketchfed.training import Turn
+from sketchfed.training.total import MOST
 from sketchfed.wire import pack
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
@@ -126,6 +130,19 @@ def test_a_model_that_breaks_on_some_data_only_is_no_question_to_the_data():
 def test_a_model_that_breaks_on_some_data_only_makes_nobody_leave_a_secure_sum():
     engine = agreed(grid(), algorithm={"name": "fedavg"}, **SUMS)
     assert Sum(engine).run(tasks=dict.fromkeys(range(3), snapshot(1e38))) is not None
+
+
+@pytest.mark.parametrize("algorithm", [{"scaffold": True}, {"weighting": "examples"}], ids=str)
+def test_what_travels_beside_an_update_cannot_overflow_either(algorithm):
+    """With steps of 1e-30, a gradient of 1e30 is a small change of the weights, and a huge one of a control variate."""
+    engine = agreed(grid(), algorithm={"name": "fedavg", "local_rate": 1e-30, **algorithm}, secure={"clip": 1.0})
+    work = NodeSource({"data": "own_data:load", "partition-id": 0}).work(engine._agreement, 0)
+    trainer, settings = work.participant.trainer, work.participant.algorithm.work
+    weights = torch.zeros(trainer.dim)
+    weights[:20] = 1e30  # the first layer
+    weights[-1:] = 1e38 if "weighting" in algorithm else 0.0
+    trained = trainer.train(weights, work.examples(), settings, Turn(seed=PublicSeed(0)))
+    assert float((trained - weights).abs().max()) <= MOST
 
 
 # Files

@@ -31,11 +31,12 @@ def test_an_agreement_arrives_as_it_was_made(kind):
     assert replace(read, config=made.config, sizes=made.sizes) == made
 
 
-def test_clients_learn_how_many_examples_others_have_only_where_passes_are_cut_by_it():
+def test_clients_learn_how_many_examples_others_have_only_where_it_matters():
     assert Agreement.unpacked(agreement().packed).sizes == (10, 10, 10)
     passes = {"unit": "example", "batches": "passes", "placement": "sent", "noise_multiplier": 1.0, "delta": 1e-3}
     work = {"name": "iterative", "local_steps": 1, "rounds": 2, "batch": 5, "local_rate": 0.1}
     assert Agreement.unpacked(agreement(work, privacy=passes).packed).sizes == (10, 11, 12)
+    assert Agreement.unpacked(agreement({"name": "fedavg", "weighting": "examples"}).packed).sizes == (10, 11, 12)
 
 
 def test_numbers_of_examples_that_the_digest_does_not_cover_are_not_read():

@@ -32,6 +32,13 @@ def test_secure_sums_come_to_the_bits_of_the_local_engine():
         assert same(made, sketchfed.run({**chosen, "joint": made.config.joint}))
 
 
+@pytest.mark.parametrize("beside", [{"weighting": "examples"}, {"scaffold": True}, {"feddyn": 0.1}], ids=str)
+def test_what_travels_beside_an_update_comes_to_the_bits_of_the_local_engine(beside):
+    chosen = tables({"name": "fedavg", "rounds": 3, "local_steps": 2, **beside})
+    made = run_on(FakeGrid(), chosen)
+    assert same(made, sketchfed.run({**chosen, "joint": made.config.joint}))
+
+
 LOOP = {"training": {"train": "named_loops:train", "evaluate": "named_loops:evaluate", "lr": 0.05}}
 
 

@@ -162,6 +162,18 @@ def test_a_node_that_has_fewer_examples_than_any_had_when_they_joined_does_not_t
     assert "Its data changed since it joined" in asked.complaints[2]
 
 
+@pytest.mark.parametrize("training", [{}, {"training": {"batch_loss": "named_loops:batch_loss"}}], ids=["loss", "batch_loss"])
+def test_a_node_whose_passes_would_be_cut_anew_does_not_train(training, monkeypatch):
+    """An example could be in two batches of a pass, and a pass is charged once."""
+    settings = {node: {"partition-id": client, "data": "own_data:load"} for client, node in enumerate(NODES)}
+    noise = {"unit": "example", "batches": "passes", "placement": "sent", "noise_multiplier": 1.0, "delta": 1e-3}
+    once = {"name": "fedavg", "local_steps": 1, "batch": 5}
+    asked = engine(FakeGrid(settings=settings), algorithm=once, privacy=noise, **training)
+    monkeypatch.setattr(own_data, "of_client", lambda client: own_data.points(40))
+    assert asked.ask(ALL) == {}
+    assert "this node has others" in asked.complaints[0]
+
+
 OWN = {node: {"partition-id": client, "data": "own_data:load"} for client, node in enumerate(NODES)}
 
 

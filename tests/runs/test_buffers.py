@@ -216,6 +216,15 @@ def test_one_example_is_evaluated_with_the_averaged_statistics():
     assert torch.allclose(model(x[:1]), model(x)[:1], atol=1e-5)
 
 
+@pytest.mark.parametrize("placement", ["steps", "sent"])
+def test_privacy_for_examples_refuses_personal_layers(placement):
+    noise = {"unit": "example", "placement": placement, "noise_multiplier": 1.0, "delta": 1e-3}
+    with pytest.raises(InputError, match=r"the gradient of every example depends on the personal layers.*unit = 'client'"):
+        run({"personal": ["3.*"]}, {"batch": 4}, {"privacy": noise})
+    client = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-3}
+    assert run({"personal": ["3.*"], "buffers": "local"}, tables={"privacy": client}).metrics[-1]["epsilon"] > 0
+
+
 def test_personal_parameters_never_leave_the_client():
     """As in FedPer (Arivazhagan et al. 2019): the last layer belongs to each client."""
     plain = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))

@@ -86,7 +86,7 @@ class WeighedTrainer(_Extended):
         start = start.to(trained.device)
         weight = min(self._sizes[turn.client], self._most) / self._most
         moved = trained.sub_(start).mul_(weight).add_(start)
-        return torch.cat([moved, moved.new_tensor([self._segments.scale * weight])])
+        return torch.cat([moved, weights[-1:].to(moved) + self._segments.scale * weight])
 
 
 class _Corrected(_Extended):

@@ -64,7 +64,17 @@ class Config:
             raise InputError(f"seed must be from 0 to 2^64 - 1, got {self.seed}.")
         if self.joint and not re.fullmatch("[0-9a-f]{32}", self.joint):
             raise InputError(f"joint must be 32 hexadecimal digits, got {self.joint!r}. Leave it out; a federation draws it.")
+        self._check_personal()
         self._check_evaluation()
+
+    def _check_personal(self) -> None:
+        """Refuse personal layers with privacy for examples: trained without noise, they would carry one example to others."""
+        if self.model.personal and self.privacy is not None and self.privacy.unit == "example":
+            raise InputError(
+                "model.personal does not go with privacy.unit = 'example': the gradient of every example depends on the "
+                "personal layers, so they would have to be trained with noise, and only what is shared is trained with noise. "
+                "Use privacy.unit = 'client', or remove personal."
+            )
 
     def _check_evaluation(self) -> None:
         """Refuse to evaluate on clients where their metrics would tell what the run hides, or clients lack the model."""

@@ -56,7 +56,7 @@ class Agreement:
     @cached_property
     def packed(self) -> bytes:
         arrays = {"config": _bytes_tensor(self.settings), "layout": _bytes_tensor(self.layout.encode())}
-        sizes = self.sizes if self.cuts_passes else (min(self.sizes),)
+        sizes = self.sizes if _counts(self.config) else (min(self.sizes),)
         arrays["sizes"] = torch.tensor(sizes, dtype=torch.int64)
         arrays["shape"] = torch.tensor(self.shape, dtype=torch.int64)
         arrays["identities"] = _bytes_tensor(b"".join(self.identities))
@@ -76,10 +76,14 @@ class Agreement:
         """Whether the run hides anything from the server."""
         return self.config.privacy is not None or self.config.secure is not None
 
-    @property
-    def cuts_passes(self) -> bool:
-        """Whether clients must know how many examples each client has. Otherwise the smallest number is enough for all."""
-        return self.config.privacy is not None and self.config.privacy.batches == "passes"
+    def counts_on(self, examples: int, client: int) -> bool:
+        """Whether a client with this many examples does what was agreed on.
+
+        With fewer, an example would be in batches more often than the noise allows for. With more, passes would be cut anew,
+        and an example could be in two batches of a pass.
+        """
+        agreed = self.sizes[client]
+        return examples == agreed if _cuts_passes(self.config) else examples >= agreed
 
     @cached_property
     def digest(self) -> bytes:
@@ -114,14 +118,14 @@ class Agreement:
         tables, layout = _tables(raw["config"]), raw["layout"].decode(errors="replace")
         check(Draft(tables=tables, clients=clients, shape=shape, outputs=outputs, layout=layout))
         config = load_config(tables)
-        passes = config.privacy is not None and config.privacy.batches == "passes"
-        if len(named) < clients and passes:
+        counts = _counts(config)
+        if len(named) < clients and counts:
             raise WireError(
-                f"passes are cut from the examples of all {clients:,} clients, {len(named)} numbers of them arrived."
+                f"passes or weights follow from the numbers of examples of all {clients:,} clients, and {len(named)} arrived."
             )
         return cls(
             config=config,
-            sizes=named if passes else (min(named),) * clients,  # what the digest does not cover is not read
+            sizes=named if counts else (min(named),) * clients,  # what the digest does not cover is not read
             identities=tuple(raw["identities"][at : at + KEY] for at in range(0, len(raw["identities"]), KEY)),
             shape=shape,
             outputs=outputs,
@@ -133,6 +137,15 @@ class Agreement:
     @property
     def directory(self) -> Mapping[int, bytes]:
         return dict(enumerate(self.identities))
+
+
+def _counts(config: Config) -> bool:
+    """Whether clients must know how many examples each client has. Otherwise the smallest number is enough for all."""
+    return _cuts_passes(config) or config.algorithm.weighting == "examples"
+
+
+def _cuts_passes(config: Config) -> bool:
+    return config.privacy is not None and config.privacy.batches == "passes"
 
 
 def _tables(text: bytes) -> dict[str, object]:

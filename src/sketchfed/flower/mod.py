@@ -71,8 +71,8 @@ class AppSource(WorkSource):
                 "Flower started this client's app with another run configuration than those of most clients. Its updates would "
                 "be hidden among others that were computed in another way, so this client takes no part. Start the run again."
             )
-        trainer = total(AppTrainer(self, layout), agreement)
-        return Work(config.participant(trainer, agreement.sizes), _no_examples, None)
+        participant = config.participant(AppTrainer(self, layout), agreement.sizes)
+        return Work(total(participant, agreement), _no_examples, None)
 
     def evaluate(self, agreement: Agreement, client: int, work: Work, replica: Replica, memory: ClientMemory) -> bytes:
         """Have the app evaluate. Its metrics travel in a record of Flower, and the reply is empty."""

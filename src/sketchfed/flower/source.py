@@ -143,7 +143,7 @@ class NodeSource(WorkSource):
             if chosen.train is None
             else OwnLoop(module, LOOPS[chosen.train], chosen.options, name=chosen.train, device=device)
         )
-        participant = config.participant(total(trainer, agreement), agreement.sizes, module)
+        participant = total(config.participant(trainer, agreement.sizes, module), agreement)
         start = None
         if shares_start(config):
             algorithm = participant.algorithm
@@ -151,10 +151,8 @@ class NodeSource(WorkSource):
 
         def examples() -> Examples:
             found = self._load(agreement) if self._loader else named_workload(config).examples(client)
-            least = agreement.sizes[client]  # fewer would be likelier to be in a batch than the noise allows for
-            fits = len(found.x) == least if agreement.cuts_passes else len(found.x) >= least
-            if tuple(found.x.shape[1:]) != agreement.shape or not fits:
-                wanted = f"the run counts on {least:,} examples of shape {agreement.shape}"
+            if tuple(found.x.shape[1:]) != agreement.shape or not agreement.counts_on(len(found.x), client):
+                wanted = f"the run counts on {agreement.sizes[client]:,} examples of shape {agreement.shape}"
                 changed = "Its data changed since it joined, or it is not for this run."
                 raise WireError(
                     f"this node's {len(found.x):,} examples have shape {tuple(found.x.shape[1:])}, and {wanted}. {changed}"
@@ -166,11 +164,11 @@ class NodeSource(WorkSource):
             """What the node's function loads, as it is, or its part of a named data set."""
             if not self._loader:
                 return TensorDataset(*named_workload(config).examples(client))
-            found, least = self._loaded(), agreement.sizes[client]
-            if size_of(found) < least:
-                wanted = f"the run counts on {least:,} examples"
+            found = self._loaded()
+            if not agreement.counts_on(size_of(found), client):
+                wanted = f"the run counts on {agreement.sizes[client]:,} examples"
                 raise WireError(f"this node has {size_of(found):,} examples, and {wanted}. Its data changed.").telling(
-                    f"{wanted}, and this node has fewer."
+                    f"{wanted}, and this node has others."
                 )
             return found
 
@@ -236,9 +234,12 @@ def _judge(config: Config, module: nn.Module, task: str, device: torch.device) -
     return Judge(module=module, device=device, **about)
 
 
-def total(trainer: Trainer, agreement: Agreement) -> Trainer:
-    """A trainer that does not fail because of the data, where the server must not see whether it does."""
-    return TotalTrainer(trainer) if agreement.hides else trainer
+def total(participant: Participant, agreement: Agreement) -> Participant:
+    """The participant with a trainer that does not fail because of the data, where the server must not see whether it does.
+
+    It contains all other trainers: what travels beside an update must not fail either.
+    """
+    return replace(participant, trainer=TotalTrainer(participant.trainer)) if agreement.hides else participant
 
 
 def _task(own: Any) -> str:

@@ -141,8 +141,10 @@ def hollow(module: nn.Module, device: torch.device | None = None) -> nn.Module:
 
 
 def restored(module: nn.Module, flat: Tensor) -> nn.Module:
-    """A copy of a module, with what it shares from a flat vector. It has memory of its own, even if the module has none."""
-    made, views = hollow(module), Layout.of(module).views(flat.detach())
+    """A copy of a module where a flat vector is, with what it shares from there. It has memory of its own, even if the module
+    has none.
+    """
+    made, views = hollow(module, flat.device), Layout.of(module).views(flat.detach())
     for name, parameter in trainable(made).items():
         parameter.data = views[name].clone()
     for name in sharing(module).averaged:

@@ -165,7 +165,7 @@ def test_regression_targets_of_training_and_test_have_one_shape():
         ((torch.zeros(2, 4), torch.zeros(3, dtype=torch.int64)), "client 1: x and y must have the same number of rows"),
         ((torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)), r"client 1: x has rows of torch.float32 and shape \(5,\)"),
         ((torch.zeros(2, 4).double(), torch.zeros(2, dtype=torch.int64)), r"client 1: x has rows of torch.float64"),
-        ((torch.zeros(2, 4), torch.zeros(2)), "client 1: classes must be integers.* or set task='regression'"),
+        ((torch.zeros(2, 4), torch.zeros(2)), "client 1: classes must be integers.* set task='regression'"),
         ((torch.zeros(2, 4), [0, 1]), "client 1 must be a pair of tensors .* got a tuple of Tensor, list"),
         (torch.zeros(2, 4), "client 1 must be a pair of tensors .* got Tensor"),
     ],

@@ -18,8 +18,9 @@ def cross_entropy(outputs: Tensor, targets: Tensor, dim: int | None = None) -> T
     """The cross-entropy of classes `(n,)`, or of classes `(n, *positions)` without those that are −100.
 
     A batch in which no position has a target has loss 0. `dim` is the dimension of the classes, if the shapes do not say it.
+    Targets of the outputs' own shape are probabilities of the classes, as in torch.
     """
-    if targets.ndim <= 1:
+    if targets.ndim <= 1 or (targets.is_floating_point() and targets.shape == outputs.shape):
         return functional.cross_entropy(outputs, targets)
     if targets.is_floating_point():
         raise InputError(

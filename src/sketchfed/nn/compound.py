@@ -13,6 +13,7 @@ gone after the pass.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -35,12 +36,12 @@ Compound = nn.MultiheadAttention | nn.LSTM | nn.GRU | nn.RNN
 Made = TypeVar("Made", bound=nn.Module)
 
 
-class _Compound(nn.Module):
+class _Compound(nn.Module, ABC):
     """A layer of torch that computes with other matrices than its parameters."""
 
+    @abstractmethod
     def _substitutes(self) -> dict[str, Tensor]:
         """What to compute with in place of parameters, by their names."""
-        raise NotImplementedError
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
         with _computing(self, self._substitutes()):

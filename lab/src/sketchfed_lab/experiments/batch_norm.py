@@ -27,7 +27,7 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All clients take part in every round. Each has so many `images`, and so many of its own kind that are `held` out.
+    """All clients take part in every round. Each trains on `images` images, and `held` more of its own kind are held out.
 
     Each arm's local rate is searched for from `local_rate` on, by the loss on other held-out images. `tries` is the largest
     number of runs of a search, each of `tuning_rounds`.

@@ -25,7 +25,7 @@ Rates = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A speaker is a client if there are at least `shortest` characters; so many of them take part in a round.
+    """A speaker with at least `shortest` characters is a client. In each round, `participants` of them take part.
 
     Each arm's rates are searched for from `local_rate` and its own of `global_rates` on, by the perplexity on the text that is
     held out for it. `tries` is the largest number of runs of a search, each of `tuning_rounds`.

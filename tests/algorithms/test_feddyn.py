@@ -13,8 +13,9 @@ from sketchfed.algorithms.beside import CONTROL, GRADIENT
 from sketchfed.algorithms.round_settings import DRIFT
 from sketchfed.config import load_config
 from sketchfed.errors import InputError, WireError
-from sketchfed.runs.loop import Loop, prepare
+from sketchfed.runs.loop import Loop
 from sketchfed.runs.objects import Objects
+from sketchfed.runs.starting import prepare
 from sketchfed.seeds import PublicSeed
 
 CLIENTS, RATE, STEPS, ALPHA = 5, 0.3, 4, 0.5

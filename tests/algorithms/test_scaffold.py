@@ -7,7 +7,7 @@ from torch import nn
 import sketchfed
 from sketchfed.algorithms import FedAvg, Iterative, SketchSettings, cohort
 from sketchfed.errors import InputError
-from sketchfed.runs.loop import prepare
+from sketchfed.runs.starting import prepare
 from sketchfed.seeds import PublicSeed
 
 CURVES = [torch.tensor([1.0, 8.0]), torch.tensor([6.0, 1.0]), torch.tensor([2.0, 3.0]), torch.tensor([9.0, 0.5])]

@@ -18,7 +18,7 @@ from sketchfed.flower.federation import Federation
 from sketchfed.flower.messages import RECORD, Reply, Request
 from sketchfed.flower.node import answered
 from sketchfed.flower.source import NodeSource
-from sketchfed.runs.loop import prepare
+from sketchfed.runs.starting import prepare
 
 NODES = 101, 102, 103
 """Clients 0, 1 and 2."""

@@ -11,7 +11,7 @@ from runs.tiny import ALGORITHMS
 from sketchfed.flower.desk import write_identity
 from sketchfed.flower.federation import Federation
 from sketchfed.flower.state import ClientState
-from sketchfed.runs.loop import reopen
+from sketchfed.runs.starting import reopen
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
 NOISE = {"noise_multiplier": 1.0, "delta": 1e-4, "insecure_noise_seed": 7}

@@ -10,7 +10,7 @@ from torch import nn
 import sketchfed
 from sketchfed.config import load_config
 from sketchfed.errors import InputError, StorageError
-from sketchfed.runs.loop import prepare
+from sketchfed.runs.starting import prepare
 
 ROUNDS = 8
 TABLES = {

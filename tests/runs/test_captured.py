@@ -17,7 +17,7 @@ from sketchfed.codecs.linear import LinearCode
 from sketchfed.config import load_config
 from sketchfed.errors import StorageError
 from sketchfed.runs import captured
-from sketchfed.runs.loop import prepare
+from sketchfed.runs.starting import prepare
 from sketchfed.runs.workload import from_config, from_objects
 from sketchfed.seeds import PublicSeed
 from sketchfed.vectors import Layout

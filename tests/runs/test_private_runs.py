@@ -12,7 +12,7 @@ from sketchfed.errors import InputError, StorageError
 from sketchfed.privacy.accounting import epsilon_of
 from sketchfed.privacy.ledger import PrivacyLedger
 from sketchfed.runs.folder import PRIVACY
-from sketchfed.runs.loop import prepare, reopen
+from sketchfed.runs.starting import prepare, reopen
 
 CLIENT = {"epsilon": 5.0, "delta": 0.01, "clip": 1.0}
 EXAMPLE = {"unit": "example", "epsilon": 5.0, "delta": 0.001, "observer": "public"}

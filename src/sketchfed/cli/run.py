@@ -119,7 +119,7 @@ def run_all(
 
 def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool, device: str | None) -> "Run":
     from sketchfed.runs.folder import RunFolder
-    from sketchfed.runs.loop import prepare, reopen
+    from sketchfed.runs.starting import prepare, reopen
 
     chosen = RunFolder.config(folder) if config is None else config
     if config is not None and device is not None:

@@ -16,7 +16,7 @@ from sketchfed.config import Config, load_config
 from sketchfed.errors import InputError
 from sketchfed.flower.federation import Federation
 from sketchfed.runs.folder import free_path
-from sketchfed.runs.loop import prepare, reopen
+from sketchfed.runs.starting import prepare, reopen
 
 app = ServerApp()
 log = logging.getLogger("flwr")

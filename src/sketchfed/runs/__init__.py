@@ -3,9 +3,9 @@
 from sketchfed.runs.captured import captured_share, descent, training_sample
 from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host
-from sketchfed.runs.loop import resume, run
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.result import Run
+from sketchfed.runs.starting import resume, run
 from sketchfed.runs.sweeping import CURVE, Case, Row, read_rows, sweep, trained
 from sketchfed.runs.workload import Workload
 

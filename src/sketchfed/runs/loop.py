@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -10,12 +10,12 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from sketchfed import vectors
 from sketchfed.algorithms import State
 from sketchfed.algorithms.forms import seen
-from sketchfed.config import GIVEN, SHARING, Config, DataSettings, ModelSettings, load_config
+from sketchfed.config import GIVEN, Config
 from sketchfed.errors import DivergedError, InputError
 from sketchfed.kernels.pages import used_again
 from sketchfed.protection import Clear
@@ -28,13 +28,12 @@ from sketchfed.runs.clipping import clip_advice
 from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host, make_host
 from sketchfed.runs.identity import check_identity, keep_identity
-from sketchfed.runs.objects import FUNCTIONS, Objects, problem_of
 from sketchfed.runs.on_clients import OnClients
 from sketchfed.runs.problem import FederatedProblem, try_single_example
 from sketchfed.runs.result import Run
 from sketchfed.runs.wire_file import WIRE, WireFile
-from sketchfed.runs.workload import KEYS, Chosen
-from sketchfed.training import BatchLoss, Collate, Evaluate, Loss, Score, Train
+from sketchfed.runs.workload import KEYS
+from sketchfed.training import Score
 from sketchfed.training.threads import one_thread
 from sketchfed.version import __version__
 
@@ -43,123 +42,6 @@ log = logging.getLogger("sketchfed")
 OnRound = Callable[[dict[str, Any]], None]
 MakeHost = Callable[[Config, FederatedProblem, Path | None], Host]
 """Makes the host of a run from its configuration, its workload and its folder (None if the run is not kept)."""
-
-
-def run(
-    config: Config | Mapping[str, Any] | str | Path | None = None,
-    *,
-    model: nn.Module | None = None,
-    clients: Sequence[Any] | None = None,
-    test: Any = None,
-    loss: Loss | str | None = None,
-    metric: Chosen = None,
-    task: str = "classification",
-    redraw: bool | None = None,
-    train: Train | None = None,
-    evaluate: Evaluate | None = None,
-    batch_loss: BatchLoss | None = None,
-    collate: Collate | None = None,
-    client_test: Sequence[Any] | None = None,
-    folder: Path | str | None = None,
-    on_round: OnRound | None = None,
-    on_exchange: OnExchange | None = None,
-) -> Run:
-    """Train a model and return the result.
-
-    `config` is a TOML file, or its tables as a mapping. With `model`, `clients` and `test`, a torch module is trained on your
-    own data: `clients` holds a pair of tensors `(x, y)` or a torch Dataset for each client. By default, Datasets with random
-    transforms are read again in every pass, and all others once. `redraw=True` reads all Datasets again in every pass, and
-    `redraw=False` reads them once. `loss` and `metric` are functions of outputs and targets, or the names of such functions.
-
-    With `batch_loss`, a function `batch_loss(model, batch)` of your own that returns the mean loss of a batch, clients hold
-    data of any kind: lists, Datasets, DataLoaders, tensors, or dicts of tensors. `collate` makes a batch of a list of examples.
-
-    With `train`, a function `train(model, data, context)` of your own trains each client, on whatever `clients` holds for it,
-    and `evaluate(model, data, context)` returns metrics of `test` by name. See `ClientContext` for what they are told.
-
-    With `evaluate_clients = true` in [training], the model is also evaluated on the data of each client, or on the data that
-    `client_test` holds for it.
-
-    With `folder`, the run is kept in that folder and can be resumed. Without it nothing is written, even if [engine] sets
-    `record`. `on_round` is called with the metrics of each round. `on_exchange` is called with the bytes of all requests and
-    replies (`sketchfed.rounds.Exchange`).
-
-    >>> run({"algorithm": {"name": "iterative", "rounds": 2}, "data": {"clients": 4}}).metrics[-1]["uplink_bytes"]
-    29208
-    """
-    chosen = load_config(config if config is not None else {})
-    functions: dict[str, Any] = {"train": train, "evaluate": evaluate, "batch_loss": batch_loss, "collate": collate}
-    if all(given is None for given in (model, clients, test, loss, metric, client_test, *functions.values())):
-        return prepare(chosen, folder=folder, on_exchange=on_exchange).finish(on_round)
-    if (chosen.data, replace(chosen.model, **SHARING)) != (DataSettings(), ModelSettings()):
-        raise InputError(
-            "the configuration names [data] or [model], but both were given as objects. Remove these tables. Of [model], only "
-            f"{', '.join(SHARING)} are for a module of your own."
-        )
-    built_in: dict[str, Any] = {"loss": loss, "metric": metric, "task": task, "redraw": redraw}
-    objects = Objects(model=model, clients=clients, test=test, client_test=client_test, **functions, **built_in)
-    return _begun(_given(chosen, objects, on_exchange), folder).finish(on_round)
-
-
-def resume(folder: Path | str, *, device: str | None = None, on_round: OnRound | None = None, **given: Any) -> Run:
-    """Continue a run from its last checkpoint. The result is bitwise equal to that of an uninterrupted run.
-
-    With another `device` than `engine.device` of the run, it continues there, with the bits of that device from then on. If the
-    model or the data were Python objects, pass `model`, `clients`, `test` and what else `run` was given again.
-    """
-    return reopen(folder, device=device, **given).finish(on_round)
-
-
-def prepare(
-    config: Config, *, folder: Path | str | None = None, on_exchange: OnExchange | None = None, host: MakeHost | None = None
-) -> "Loop":
-    """Prepare a new run for its first round. `host` makes the host; by default it is the one that `engine.name` names."""
-    path = None if folder is None else RunFolder.free(Path(folder))
-    return _begun(_named(config, on_exchange, folder=path, host=host), path)
-
-
-def reopen(folder: Path | str, *, host: MakeHost | None = None, device: str | None = None, **given: Any) -> "Loop":
-    """Prepare a run to continue after its last checkpoint. `host` has the same meaning as in `prepare`, and `device` as in
-    `resume`.
-    """
-    path = Path(folder)
-    config = RunFolder.config(path)
-    if device is not None:
-        config = replace(config, engine=replace(config.engine, device=device))
-    if GIVEN not in (config.model.name, config.data.name):
-        if given:
-            raise InputError(f"the run in {path} names its model and data, so it takes no {', '.join(given)}. Leave them out.")
-        return _named(config, None, folder=path, host=host).keep_in(RunFolder.open(path))
-    loops = [name for name in FUNCTIONS if getattr(config.training, name) == GIVEN]
-    evaluated = "evaluate" in loops and not config.training.evaluate_clients
-    tested = evaluated or not {"train", "batch_loss"} & set(loops)
-    needed = ["model", "clients", *(["test"] if tested else []), *loops]
-    if not set(needed) <= given.keys():
-        listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
-        raise InputError(f"the run in {path} was given its model and data as objects. Pass {listed} again.")
-    return _given(config, Objects(**given)).keep_in(RunFolder.open(path))
-
-
-def _named(config: Config, on_exchange: OnExchange | None, *, folder: Path | None, host: MakeHost | None) -> "Loop":
-    """A run of what its configuration names. Nobody else has its problem, which therefore need not keep the first weights."""
-    problem = problem_of(config)
-    loop = Loop(config, problem, on_exchange, folder=folder, host=host)
-    problem.forget_weights()
-    return loop
-
-
-def _begun(loop: "Loop", folder: Path | str | None) -> "Loop":
-    return loop if folder is None else loop.keep_in(RunFolder.create(Path(folder)))
-
-
-def _given(config: Config, objects: Objects, on_exchange: OnExchange | None = None) -> "Loop":
-    if config.engine.name != "local":
-        raise InputError(
-            f"model, clients and test were given as objects, which stay in this process, but engine.name = "
-            f"'{config.engine.name}' runs clients elsewhere. Name model and data in the configuration, or remove engine.name."
-        )
-    config = objects.named_in(config)
-    return Loop(config, objects.problem(config), on_exchange)
 
 
 class Loop:

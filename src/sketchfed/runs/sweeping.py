@@ -50,7 +50,7 @@ def trained(case: Case) -> Row:
     - `epsilon`, if the run is private: the ε that was spent.
     - `captured`, if it is measured: the share of the gradient's energy that each scored round's packets could carry.
     """
-    from sketchfed.runs.loop import run
+    from sketchfed.runs.starting import run
 
     lines: list[dict[str, Any]] = []
     diverged = False

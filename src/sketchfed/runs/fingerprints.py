@@ -23,7 +23,7 @@ def fingerprint(value: object) -> str:
     cover a function's name, its place in a file, comments or docstrings. Code of libraries is identified by its name only.
     """
     digest = blake2b(digest_size=16)
-    _add(digest, value, set())
+    _add(digest, value, {})
     return digest.hexdigest()
 
 
@@ -51,7 +51,7 @@ def _add_tensor(digest: blake2b, tensor: Tensor) -> None:
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
-def _add(digest: blake2b, value: Any, seen: set[int]) -> None:
+def _add(digest: blake2b, value: Any, seen: dict[int, Any]) -> None:
     digest.update(f"|{type(value).__name__}:".encode())
     if isinstance(value, _PLAIN):
         digest.update(repr(value).encode())
@@ -63,7 +63,7 @@ def _add(digest: blake2b, value: Any, seen: set[int]) -> None:
         return
     if id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value  # kept alive: the next object must not get the identity of one that is gone
     for part in _parts(value):
         _add(digest, part, seen)
 

@@ -19,7 +19,7 @@ class Pieces:
         return LEVEL
 
     def __getitem__(self, place):
-        return {name: self.values[place] for name in NAMES}
+        return dict.fromkeys(NAMES, self.values[place])
 
 
 def test_a_digest_does_not_depend_on_where_python_places_its_objects():

@@ -13,7 +13,8 @@ from sketchfed.algorithms.round_settings import DRIFT, RoundSettings
 from sketchfed.algorithms.state import Change, Replica, RoundContext, State
 from sketchfed.codecs.linear import LinearCode
 from sketchfed.errors import NotLinearError, WireError
-from sketchfed.kernels.pages import empty_like
+from sketchfed.kernels.moves import step_
+from sketchfed.kernels.pages import copy_of
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet
 
@@ -113,8 +114,7 @@ def stepped(
         direction, moments = direction + drift, {DRIFT: drift}
     rate = settings.rate_at(replica.round)
     own = overwrite and usual and velocity is None
-    moved = torch.mul(direction, rate, out=direction if own else empty_like(direction, len(direction)))
-    weights = moved.add_(replica.weights)  # not fused: every processor gets the same bits
+    weights = step_(replica.weights, rate, direction if own else copy_of(direction))
     if segments is not None:
         weights = segments.settled(weights, replica.weights, change, clients)
     return replace(replica, round=replica.round + 1, weights=weights, velocity=velocity, moments=moments)

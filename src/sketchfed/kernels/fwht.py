@@ -16,6 +16,7 @@ from sketchfed.kernels.simd import (
     butterfly2,
     butterfly4,
     butterfly8,
+    butterfly8_of_pieces,
     signed_block,
     signed_transform_block,
     transform_block,
@@ -207,7 +208,7 @@ def sampled_transform_adjoint(y, layout, words, rows, work, out):
 
 PIECES_LOG = 3
 """Transforms in pieces: each of 8 pieces is transformed alone, and one last stage of radix 8 joins them, as in one piece."""
-_JOINED = 512  # elements of each piece that are joined at a time: 16 KiB of float32
+_JOINED = 128  # elements of each piece that are joined at a time: 4 KiB of float32
 
 
 @kernel
@@ -268,6 +269,7 @@ def sampled_transform_adjoint_in_place(y, length, words, rows, work, out):
     piece = np.int64(1) << piece_log
     whole, scale = length >> piece_log, y.dtype.type(1 / np.sqrt(size))
     flat, joined = out.reshape(-1), np.empty(_JOINED << PIECES_LOG, y.dtype)
+    lanes = np.int64(REGISTER_BYTES // y.itemsize)
     for item in range(y.shape[0]):
         start, k = item * out.shape[1], 0
         for number in range(1 << PIECES_LOG):
@@ -276,15 +278,8 @@ def sampled_transform_adjoint_in_place(y, length, words, rows, work, out):
             else:
                 k = _transform_of_few(y[item], scale, rows, k, number * piece, work, (number - whole) * piece, piece_log)
         for first in range(0, piece, _JOINED):
-            for number in range(1 << PIECES_LOG):
-                there = number * _JOINED
-                if number < whole:
-                    here = start + number * piece + first
-                    joined[there : there + _JOINED] = flat[here : here + _JOINED]
-                else:
-                    here = (number - whole) * piece + first
-                    joined[there : there + _JOINED] = work[here : here + _JOINED]
-            _pass(joined, 0, _JOINED << PIECES_LOG, _JOINED, PIECES_LOG)
+            for offset in range(0, _JOINED, lanes):
+                butterfly8_of_pieces(flat, start, work, whole, piece, first + offset, joined, offset, _JOINED)
             for number in range(1 << PIECES_LOG):
                 begin = number * piece + first
                 some = min(_JOINED, length - begin)

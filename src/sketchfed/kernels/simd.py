@@ -127,6 +127,45 @@ def _butterfly(radix: int) -> Callable[..., Any]:
 butterfly2, butterfly4, butterfly8 = _butterfly(2), _butterfly(4), _butterfly(8)
 
 
+@intrinsic
+def butterfly8_of_pieces(
+    _typing: Any,
+    low: types.Array,
+    start: types.Type,
+    high: types.Array,
+    whole: types.Type,
+    piece: types.Type,
+    offset: types.Type,
+    out: types.Array,
+    place: types.Type,
+    stride: types.Type,
+) -> Any:
+    """The Hadamard transform of one register from each of eight pieces, written `stride` elements apart from out[place] on.
+
+    Register j begins at low[start + j·piece + offset], and at high[(j − whole)·piece + offset] if j ≥ whole, which is 4 to 8.
+    All pieces are read in step, which a processor foresees: a stretch of one piece and then of the next takes three times as
+    long.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, start, _, whole, piece, offset, _, place, stride = arguments
+        lanes = _Lanes(builder, signature.args[0].dtype)
+        low, high, out = (_data(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 6))
+        first, beyond = builder.add(start, offset), builder.sub(offset, builder.mul(whole, piece))
+        registers = lanes.load(low, first, piece, 4)
+        for j in range(4, 8):
+            away = builder.mul(piece, _INT64(j))
+            inside = builder.gep(low, [builder.add(first, away)])
+            outside = builder.gep(high, [builder.add(beyond, away)])
+            source = builder.select(builder.icmp_signed("<", _INT64(j), whole), inside, outside)
+            registers += lanes.load(source, _INT64(0), _INT64(0), 1)
+        lanes.store(lanes.across(registers), out, place, stride)
+        return context.get_dummy_value()
+
+    places = (types.int64, types.int64, types.int64)
+    return types.void(low, types.int64, high, *places, out, types.int64, types.int64), generate
+
+
 def _on_block(transform: bool, signed: bool) -> Callable[..., Any]:
     """What can be done to eight neighbouring registers (64 float32 or 32 float64) on their way from source to target."""
 

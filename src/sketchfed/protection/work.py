@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sketchfed.algorithms import Change, Replica, RoundContext
 from sketchfed.errors import DivergedError, InputError, NotFiniteError
-from sketchfed.kernels.finite import all_finite
+from sketchfed.kernels.moves import subtract_if_finite
 from sketchfed.training import Examples, LocalWork, Pull, Trainer, Turn
 
 
@@ -38,7 +38,7 @@ class ClientWork:
         except InputError as error:
             error.in_training = True
             raise
-        if not all_finite(trained):
+        if not subtract_if_finite(trained, self.replica.weights.to(trained.device)):
             raise DivergedError(
                 "training led to weights with NaN or infinity, so this client sends nothing. Look for NaN in its data and its "
                 "loss. If there is none, steps are too long."
@@ -46,4 +46,4 @@ class ClientWork:
         if turn.kept is not self.kept:  # an update that counts as zero leaves it as it was
             self.kept.clear()
             self.kept.update(turn.kept)
-        return Change(trained.sub_(self.replica.weights.to(trained.device)))
+        return Change(trained)

@@ -56,7 +56,7 @@ class Server:
         """How many times the server asks for a round before it gives up because nobody answers."""
         self._shared_start = shared_start
         self._sums = SecureRounds(seed)
-        self._packed = (-1, b"")
+        self._packed, self._sized = (-1, b""), (-1, 0)
         self._largest = 0
         self._strayed: set[int] = set()
         """Clients that came to another replica than the server. They are sent whole models from then on."""
@@ -332,7 +332,9 @@ class Server:
 
     def _whole_size(self) -> int:
         """The size of a whole model in bytes, computed without packing it."""
-        return packed_size(self._snapshot())
+        if self._sized[0] != self.round:
+            self._sized = self.round, packed_size(self._snapshot())
+        return self._sized[1]
 
     def _snapshot(self) -> Packet:
         return self.algorithm.given(self.seed, self.round).packet(self.state.replica)

@@ -17,6 +17,7 @@ from sketchfed.algorithms.chosen import ChosenPart
 from sketchfed.config.settings import DataSettings, EngineSettings, ModelSettings
 from sketchfed.config.whole import CHOSEN, Config
 from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.graphs import GraphSettings
 from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed.rounds import AsynchronousSettings
 from sketchfed.tables import (
@@ -44,6 +45,7 @@ TABLES = (
     "privacy",
     "secure",
     "asynchronous",
+    "graph",
     "engine",
 )
 _INNER: dict[str, type] = {"sketch": SketchSettings, "codec": CodecSettings, "subspace": SubspaceSettings}
@@ -75,7 +77,7 @@ def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequ
     plain: dict[str, type] = {"privacy": PrivacySettings, "secure": SecureSettings, "asynchronous": AsynchronousSettings}
     for key, settings in plain.items():
         check_keys(key, tables.get(key, {}), keys_of(settings))
-    algorithm, asynchronous = _algorithm(tables), tables.get("asynchronous")
+    algorithm, asynchronous, graph = _algorithm(tables), tables.get("asynchronous"), tables.get("graph")
     return Config(
         **{key: tables[key] for key in _KEYS if key in tables},
         data=to_struct(with_options(tables.get("data", {}), DataSettings), DataSettings, "data"),
@@ -85,6 +87,7 @@ def load_config(source: "Config | Mapping[str, Any] | str | Path", changes: Sequ
         privacy=_privacy(tables, algorithm),
         secure=to_struct(tables["secure"], SecureSettings, "secure") if "secure" in tables else None,
         asynchronous=None if asynchronous is None else to_struct(asynchronous, AsynchronousSettings, "asynchronous"),
+        graph=None if graph is None else to_struct(with_options(graph, GraphSettings), GraphSettings, "graph"),
         engine=to_struct(with_options(tables.get("engine", {}), EngineSettings), EngineSettings, "engine"),
     )
 

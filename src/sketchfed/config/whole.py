@@ -20,6 +20,7 @@ from sketchfed.algorithms.settings import decoding_on
 from sketchfed.config.settings import DataSettings, EngineSettings, ModelSettings
 from sketchfed.devices import device_named
 from sketchfed.errors import FaultyPartError, InputError
+from sketchfed.graphs import GraphSettings
 from sketchfed.parts import short
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import AsynchronousSettings, Participant
@@ -52,6 +53,7 @@ class Config:
     privacy: PrivacySettings | None = None
     secure: SecureSettings | None = None
     asynchronous: AsynchronousSettings | None = None
+    graph: GraphSettings | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
@@ -115,6 +117,8 @@ class Config:
             words.append("secure sums")
         if self.asynchronous is not None:
             words.append(self.asynchronous.label)
+        if self.graph is not None:
+            words.append(self.graph.label)
         return " ".join(words)
 
     def completed(self, *, dim: int, sizes: Sequence[int], module: nn.Module | None = None) -> "Config":
@@ -131,7 +135,8 @@ class Config:
             algorithm = replace(algorithm, local_epochs=algorithm.work.epochs)
         algorithm = replace(algorithm, **{name: getattr(algorithm, name).completed() for name, _ in CHOSEN.values()})
         data, model = self.data.completed(clients), self.model.completed()
-        full = replace(self, data=data, model=model, algorithm=algorithm, asynchronous=self._buffered(algorithm, clients))
+        asynchronous, graph = self._buffered(algorithm, clients), self._joined(clients)
+        full = replace(self, data=data, model=model, algorithm=algorithm, asynchronous=asynchronous, graph=graph)
         budget = full.protection(dim=dim, sizes=sizes, module=module).budget
         return full if budget is None else replace(full, privacy=budget.settings)
 
@@ -142,6 +147,14 @@ class Config:
         protected = "secure" if secure else "privacy" if self.privacy is not None else ""
         self.asynchronous.check(algorithm, protected=protected, engine=self.engine.name, recorded=self.engine.record)
         return self.asynchronous.completed(clients)
+
+    def _joined(self, clients: int) -> GraphSettings | None:
+        """Complete [graph], and refuse a graph that does not fit the clients."""
+        if self.graph is None:
+            return None
+        graph = self.graph.completed()
+        graph.topology(clients, self.shared_seed)
+        return graph
 
     def protection(self, *, dim: int, sizes: Sequence[int], module: nn.Module | None = None) -> Protection:
         """Make the protection of the updates between encoding and sending."""
@@ -178,8 +191,8 @@ class Config:
             elif not settings.usual:  # the default is left out, so that older versions can read the file
                 tables["algorithm"][settings.key] = settings.name
                 tables |= {settings.key: dict(settings.options)} if settings.options else {}
-        beside = (("privacy", self.privacy), ("secure", self.secure), ("asynchronous", self.asynchronous))
-        for name, settings in beside:
+        beside = {"privacy": self.privacy, "secure": self.secure, "asynchronous": self.asynchronous, "graph": self.graph}
+        for name, settings in beside.items():
             if settings is not None:
                 tables[name] = flat(settings)
         tables["engine"] = flat(self.engine)

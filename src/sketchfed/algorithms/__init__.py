@@ -9,6 +9,9 @@ from sketchfed.algorithms.dome import Dome
 from sketchfed.algorithms.fedavg import FedAvg
 from sketchfed.algorithms.fetchsgd import FetchSgd
 from sketchfed.algorithms.forms import Form, WholeModel
+from sketchfed.algorithms.gossip import Gossip
+from sketchfed.algorithms.gossip_exact import GossipExact
+from sketchfed.algorithms.gossip_tracking import GossipTracking
 from sketchfed.algorithms.iterative import Iterative
 from sketchfed.algorithms.private_iterative import PrivateIterative
 from sketchfed.algorithms.settings import (
@@ -32,6 +35,9 @@ __all__ = [
     "FedAvg",
     "FetchSgd",
     "Form",
+    "Gossip",
+    "GossipExact",
+    "GossipTracking",
     "Iterative",
     "PrivateIterative",
     "Replica",
@@ -52,7 +58,10 @@ __all__ = [
 
 ALGORITHMS: Registry[type[Algorithm]] = Registry(
     "algorithm",
-    {algorithm.name: algorithm for algorithm in (FedAvg, Iterative, PrivateIterative, FetchSgd, Dbcl, Dome)},
+    {
+        algorithm.name: algorithm
+        for algorithm in (FedAvg, Iterative, PrivateIterative, FetchSgd, Dbcl, Dome, Gossip, GossipTracking, GossipExact)
+    },
     group="sketchfed.algorithms",
     base=Algorithm,
 )

@@ -24,6 +24,7 @@ from sketchfed.graphs import GraphSettings
 from sketchfed.parts import short
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import AsynchronousSettings, Participant
+from sketchfed.rounds.peers.kinds import check_graph, check_served
 from sketchfed.seeds import PublicSeed
 from sketchfed.tables import (
     Table,
@@ -137,7 +138,12 @@ class Config:
         data, model = self.data.completed(clients), self.model.completed()
         asynchronous, graph = self._buffered(algorithm, clients), self._joined(clients)
         full = replace(self, data=data, model=model, algorithm=algorithm, asynchronous=asynchronous, graph=graph)
-        budget = full.protection(dim=dim, sizes=sizes, module=module).budget
+        protection = full.protection(dim=dim, sizes=sizes, module=module)
+        if self.graph is None:
+            check_served(algorithm)
+        else:
+            check_graph(protection)
+        budget = protection.budget
         return full if budget is None else replace(full, privacy=budget.settings)
 
     def _buffered(self, algorithm: Algorithm, clients: int) -> AsynchronousSettings | None:

@@ -11,6 +11,7 @@ from sketchfed.config import ENGINES, Config
 from sketchfed.errors import InputError
 from sketchfed.parts import check_class
 from sketchfed.rounds import Engine, LocalEngine, Participant
+from sketchfed.rounds.peers import PeerGroup, peer_of
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.training import ClientMemory
 
@@ -79,6 +80,7 @@ class LocalHost(Host):
     def __init__(self, config: Config, workload: FederatedProblem, folder: Path | None) -> None:
         self._workload = workload
         self._engine: LocalEngine | None = None
+        self._group: PeerGroup | None = None
 
     @property
     def sees_data(self) -> bool:
@@ -90,6 +92,11 @@ class LocalHost(Host):
 
     def begin(self, config: Config, participant: Participant, start: Replica | None) -> Engine:
         examples, judged = self._workload.examples, self._workload.judged
+        if config.graph is not None and start is not None:
+            topology = config.graph.topology(len(self.sizes), participant.seed)
+            kind, workers = peer_of(participant.algorithm), config.engine.threads
+            self._group = PeerGroup(kind, participant, start, topology, examples, workers=workers, judged=judged)
+            return self._group
         known: dict[str, Any] = {"clients": len(self.sizes), "start": start, "workers": config.engine.threads}
         self._engine = LocalEngine(participant, examples, judged=judged, **known)
         return self._engine
@@ -109,8 +116,9 @@ class LocalHost(Host):
         return ({}, set()) if self._engine is None else self._engine.take_changes()
 
     def close(self, error: BaseException | None = None) -> None:
-        if self._engine is not None:
-            self._engine.close()
+        for engine in (self._engine, self._group):
+            if engine is not None:
+                engine.close()
 
 
 def make_host(config: Config, workload: FederatedProblem, folder: Path | None) -> Host:

@@ -8,12 +8,12 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from sketchfed import vectors
-from sketchfed.algorithms import State
+from sketchfed.algorithms import Replica, State
 from sketchfed.algorithms.forms import seen
 from sketchfed.config import GIVEN, Config
 from sketchfed.errors import DivergedError, InputError
@@ -21,6 +21,7 @@ from sketchfed.kernels.pages import used_again
 from sketchfed.protection import Clear
 from sketchfed.rounds import Recorder
 from sketchfed.rounds.buffered import make_server
+from sketchfed.rounds.network import Network, NodeGroup
 from sketchfed.rounds.recorder import Exchange, OnExchange
 from sketchfed.rounds.server import Server
 from sketchfed.rounds.trial import try_parts
@@ -92,16 +93,26 @@ class Loop:
         self._algorithm.given(participant.seed, 0).trainer(self._trainer)  # refuses what it cannot train
         state = self._algorithm.begin(vectors.flatten(workload.module))
         try_parts(self._algorithm, state, participant.seed, len(sizes))
-        start = seen(self._algorithm.given(participant.seed, 0), state.replica) if workload.shared_start else None
+        start = self._first_replica(state)
         self._engine = self._host.begin(self._config, participant, start)
         self._server = self._make_server(state)
         _ = self._keys  # refuses a metric with the name of another column
         self._host.stand_by(lambda: self._server.state.replica)
 
+    def _first_replica(self, state: State) -> Replica | None:
+        """What clients hold before round 1. None if they must be sent it."""
+        if self._config.graph is not None:
+            return state.replica  # nodes without a server can only begin with the same model
+        given = self._algorithm.given(self._config.shared_seed, 0)
+        return seen(given, state.replica) if self._workload.shared_start else None
+
     def _make_server(self, state: State) -> Server:
         seed, shared_start = self._config.shared_seed, self._workload.shared_start
-        engine = self._engine
-        if self._config.engine.record or self._on_exchange is not None:
+        engine, recorded = self._engine, self._config.engine.record or self._on_exchange is not None
+        if self._config.graph is not None:
+            group = cast("NodeGroup", engine)
+            return Network(self._protection, group, state, seed, tell=self._record if recorded else None)
+        if recorded:
             engine = Recorder(engine, round=lambda: self._server.round, tell=self._record)
         server = make_server(
             self._protection, engine, state, seed, shared_start=shared_start, asynchronous=self._config.asynchronous

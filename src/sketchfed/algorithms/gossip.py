@@ -1,0 +1,110 @@
+"""Gossip: nodes of a graph train, tell their neighbours compressed differences, and move towards what the neighbours told."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from torch import Tensor, nn
+
+from sketchfed.algorithms.fedavg import FedAvg
+from sketchfed.algorithms.round_settings import told_as
+from sketchfed.algorithms.state import Change, Replica, RoundContext
+from sketchfed.errors import InputError
+from sketchfed.wire import Packet
+
+NEEDS_EVERYBODY = (
+    "all nodes of a graph take part in every round. Remove participation, and see graph.node_failures for nodes that are away."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gossip(FedAvg):
+    """Each node has a model of its own. A round trains it, and mixes it once with what is known of the neighbours' models.
+
+    Paper: Koloskova et al. 2019 (CHOCO-SGD, Alg. 2), with any local work in place of one gradient. Everybody keeps an estimate
+    x̂ of its own model and of each neighbour's model, built from all that was said so far. In a round, a node i
+
+    1. trains: x ← x + Δ;
+    2. says q = C(x − x̂ᵢ) to its neighbours, and everybody adds q to its x̂ᵢ;
+    3. moves: x ← x + γ·Σⱼ wᵢⱼ(x̂ⱼ − x̂ᵢ), with the weights of the graph.
+
+    So x − x̂ᵢ is the memory of error feedback: what the node has not said yet. C must be a contraction, so what a codec decodes is
+    multiplied by its `shrinkage`. With codec 'dense' and γ = 1, nothing is lost, x̂ is the model itself, and this is D-PSGD in
+    the order of Lian et al. 2017's footnote, adapt then combine. The paper's bound on γ is far below what works; `mixing` has
+    a measured default.
+    """
+
+    mixing: float | None = told_as("mixing", default=None)
+    """γ, how far a node moves towards its neighbours in a round. If absent, 1 for codecs that lose nothing, and less for those
+    that lose more."""
+
+    name = "gossip"
+    summary = "neighbours on a graph tell each other compressed differences"
+    source = "Koloskova et al. 2019"
+    own_step = "nodes of a graph mix with their neighbours, and nobody takes a global step."
+    alone = "nodes of a graph send differences between models, and nobody averages what travels beside them."
+    same_start = "it runs on a graph, in rounds."
+    packets_each: ClassVar[int] = 1
+    """How many packets a node says in a round."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mixing is not None and not 0 < self.mixing <= 1:
+            raise InputError(f"algorithm.mixing must be above 0 and at most 1, got {self.mixing}.")
+        refused = {
+            f"participation = {self.participation:g}": (self.participation != 1, NEEDS_EVERYBODY),
+            "error_feedback = true": (self.error_feedback, "a node always keeps what it has not said yet. Remove it."),
+            "prediction = true": (self.prediction, "neighbours' estimates are the prediction already. Remove it."),
+            f"global_momentum = {self.global_momentum:g}": (
+                bool(self.global_momentum),
+                "nobody takes a global step. Use local_momentum, or an optimiser in [training].",
+            ),
+            f"combine = '{self.combine.name}'": (not self.combine.averages, "a node mixes by the weights of its links. Remove it."),
+        }
+        for given, (is_given, why) in refused.items():
+            if is_given:
+                raise InputError(f"algorithm.{given} does not go with algorithm '{self.name}': {why}")
+
+    def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
+        if self.global_rate not in (None, 1.0):
+            raise InputError(
+                f"algorithm.global_rate = {self.global_rate:g} is a server's step, and nobody takes one in algorithm '{self.name}'. Set "
+                "algorithm.mixing, the step towards the neighbours."
+            )
+        found = replace(super().resolved(dim, clients, module), global_rate=1.0)
+        return found if found.mixing is not None else replace(found, mixing=default_mixing(found._codec(dim).shrinkage))
+
+    def client(self, change: Change, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
+        """Return what a node says, and x − x̂ᵢ after training, of which this is a compressed form."""
+        wanted = change.values if memory is None else change.values + memory
+        codec = self._codec(change.dim)
+        code = codec.linear(context.shared, context.client)
+        if code is not None and code.additive:
+            return code.packet(code.apply(wanted)), wanted
+        return codec.bare(codec.encode(wanted, context.shared, context.client)), wanted
+
+    @property
+    def mixing_rate(self) -> float:
+        """`mixing` of completed settings."""
+        if self.mixing is None:
+            raise InputError("algorithm.mixing has no value yet. Set it, or call resolved(dim) first.")
+        return self.mixing
+
+    def moved(self, estimate: Replica, said: list[Packet], context: RoundContext) -> Replica:
+        """The estimate of a node's model after what the node said in a round. `context.client` is that node.
+
+        Everybody computes it from the same bytes, so all estimates of a node are equal, bit for bit.
+        """
+        [packet] = said
+        weights = estimate.weights + self.part(packet, len(estimate.weights), context)
+        return replace(estimate, round=context.round + 1, weights=weights)
+
+    def part(self, packet: Packet, dim: int, context: RoundContext) -> Tensor:
+        """The part of a vector that a packet carries. On average, it is closer to the vector than zero is."""
+        codec = self._codec(dim)
+        return codec.shrinkages * codec.decode([packet], context.shared)
+
+
+def default_mixing(shrinkage: float) -> float:
+    """A step towards the neighbours that works for a codec with this `shrinkage`: 1 where nothing is lost."""
+    return min(1.0, 2.0 * math.sqrt(shrinkage)) if shrinkage < 1 else 1.0

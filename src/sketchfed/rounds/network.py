@@ -1,0 +1,157 @@
+"""The rounds of a run without a server: nodes of a graph that speak to their neighbours only."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sketchfed.algorithms import Replica, State
+from sketchfed.errors import DivergedError, NoReplyError, StorageError
+from sketchfed.graphs import Topology
+from sketchfed.kernels.finite import all_finite
+from sketchfed.protection import Protection
+from sketchfed.rounds.engine import Engine
+from sketchfed.rounds.peers import Pair, PeerRound
+from sketchfed.rounds.recorder import Exchange, OnExchange
+from sketchfed.rounds.server import Server
+from sketchfed.rounds.tally import Answers
+from sketchfed.seeds import PublicSeed
+from sketchfed.wire import Packet, pack
+
+RECEIVER = "receiver"
+"""The kind of packet that names, in recorded messages, to whom a node spoke."""
+
+
+class NodeGroup(Engine, Protocol):
+    """All nodes of a graph, in this process or in several."""
+
+    topology: Topology
+    recording: bool
+
+    def round(self, index: int) -> PeerRound:
+        """Run one round."""
+
+    def mean(self) -> tuple[Tensor, float, int]:
+        """The mean of the models, their root mean square distance from it, and the node that is farthest from it."""
+
+    def weights(self, node: int) -> Tensor:
+        """The model of one node."""
+
+    def judged(self, nodes: Sequence[int], index: int) -> tuple[dict[int, bytes], dict[int, str]]:
+        """Evaluate the models of nodes on their own data."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What the nodes need to continue."""
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from what `tensors` returned."""
+
+
+class Network(Server):
+    """Lets the nodes run their rounds, and counts what passes between them. It takes no part in learning.
+
+    `state` holds the mean of the nodes' models, which exists only here, to be evaluated.
+    """
+
+    def __init__(
+        self, protection: Protection, group: NodeGroup, state: State, seed: PublicSeed, *, tell: OnExchange | None = None
+    ) -> None:
+        super().__init__(protection, group, state, seed, shared_start=True)
+        self.group, self._tell_exchanges = group, tell
+        group.recording = tell is not None
+        self.farthest = 0
+        """The node whose model is farthest from the mean."""
+        self.traffic: dict[Pair, int] = {}
+        """The bytes that each node sent to each neighbour since the start."""
+        self._consensus: float | None = None
+        self._lost, self._steps = 0, 0
+
+    def cohort(self) -> list[int]:
+        """The nodes that are there in the next round."""
+        away = self.group.topology.at(self.round).away
+        return [node for node in range(self.group.clients) if node not in away]
+
+    @property
+    def measured(self) -> dict[str, float | None]:
+        """How far nodes are apart, and what passed between them."""
+        nodes = [0] * self.group.clients
+        edges: dict[Pair, int] = {}
+        for (sender, receiver), sent in self.traffic.items():
+            nodes[sender] += sent
+            edge = (min(sender, receiver), max(sender, receiver))
+            edges[edge] = edges.get(edge, 0) + sent
+        return {
+            "consensus": self._consensus,
+            "node_bytes": max(nodes),
+            "edge_bytes": max(edges.values(), default=0),
+            "lost": self._lost,
+            "refused": self.tally.refused,
+            "steps": self._steps,
+        }
+
+    def advance(self) -> None:
+        """Run one round. A node's largest possible privacy cost is written down before it says anything."""
+        chosen, index = self.cohort(), self.round
+        if not chosen:
+            self.state = State(replica=Replica(round=index + 1, weights=self.state.replica.weights))
+            return
+        draw = self._intended("", chosen)
+        found = self.group.round(index)
+        self._settled(draw, sorted({sender for sender, _ in found.sent} | found.worked))
+        self._count(found)
+        if self._tell_exchanges is not None:
+            self._record(found, index, self._tell_exchanges)
+        self._tell(found.failed | {receiver: f"node {sender}'s message: {why}" for (sender, receiver), why in found.refused.items()})
+        if not found.worked:
+            raise self._unusable(found.failed) if found.failed else NoReplyError(f"no node took part in round {index + 1}.")
+        weights, self._consensus, self.farthest = self.group.mean()
+        if not all_finite(weights):
+            raise DivergedError(f"the mean of the models after round {index + 1} is no longer finite")
+        self.state = State(replica=Replica(round=index + 1, weights=weights))
+
+    def _count(self, found: PeerRound) -> None:
+        tally = self.tally
+        tally.uplink_bytes += sum(found.sent.values())
+        tally.downlink_bytes += sum(found.arrived.values())
+        tally.broadcast_bytes += sum(found.arrived.values()) // self.group.clients
+        tally.replies += len(found.worked)
+        tally.refused += len(found.refused)
+        self._lost += found.lost
+        self._steps += found.steps
+        for pair, sent in found.sent.items():
+            self.traffic[pair] = self.traffic.get(pair, 0) + sent
+
+    def _record(self, found: PeerRound, index: int, tell: OnExchange) -> None:
+        for step, messages in found.said.items():
+            tell([_exchange(index, step, pair, message) for pair, message in messages])
+
+    def survey(self, clients: Sequence[int]) -> Answers:
+        """Evaluate each node's own model on its own data. Nothing of that passes between nodes."""
+        replies, reasons = self.group.judged(list(clients), self.round)
+        return Answers(replies, reasons, set())
+
+    def under_way(self) -> dict[str, Tensor]:
+        """Everything that the nodes hold, and what passed so far."""
+        rows = [(*pair, sent) for pair, sent in sorted(self.traffic.items())]
+        counts = torch.tensor([self._lost, self._steps, self.farthest])
+        named = {"traffic": torch.tensor(rows, dtype=torch.int64).reshape(-1, 3), "counts": counts}
+        return named | {f"node.{name}": tensor for name, tensor in self.group.tensors().items()}
+
+    def go_on(self, under_way: Mapping[str, Tensor]) -> None:
+        try:
+            self.traffic = {(a, b): sent for a, b, sent in under_way["traffic"].reshape(-1, 3).tolist()}
+            self._lost, self._steps, self.farthest = under_way["counts"].tolist()
+            nodes = {name.removeprefix("node."): each for name, each in under_way.items() if name.startswith("node.")}
+            self.group.restore(nodes)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise StorageError(
+                f"the checkpoint does not say what the nodes of the graph hold: {error}. It was damaged or replaced; start the "
+                "run anew in another folder."
+            ) from error
+
+
+def _exchange(index: int, step: int, pair: Pair, message: bytes) -> Exchange:
+    """A message between neighbours, as an exchange whose request names the receiver."""
+    to = pack(Packet(kind=RECEIVER, arrays={}, scalars={"node": pair[1]}))
+    return Exchange(round=index, stage=f"step {step}", client=pair[0], request=to, reply=message)

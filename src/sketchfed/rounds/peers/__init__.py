@@ -1,0 +1,26 @@
+"""Rounds without a server: the nodes of a graph, what they say to their neighbours, and how it passes."""
+
+from sketchfed.rounds.peers.base import Pair, Peer, Plan
+from sketchfed.rounds.peers.exact import ExactPeer
+from sketchfed.rounds.peers.gossip import GossipPeer
+from sketchfed.rounds.peers.group import PeerGroup, PeerRound
+from sketchfed.rounds.peers.kinds import check_graph, peer_of
+from sketchfed.rounds.peers.pairwise import PairwisePeer
+from sketchfed.rounds.peers.tracking import TrackingPeer
+from sketchfed.rounds.peers.transport import Direct, Transport
+
+__all__ = [
+    "Direct",
+    "ExactPeer",
+    "GossipPeer",
+    "Pair",
+    "PairwisePeer",
+    "Peer",
+    "PeerGroup",
+    "PeerRound",
+    "Plan",
+    "TrackingPeer",
+    "Transport",
+    "check_graph",
+    "peer_of",
+]

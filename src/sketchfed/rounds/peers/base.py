@@ -1,0 +1,85 @@
+"""A node of a graph in a run without a server. It takes bytes and returns bytes, and is the same in every engine."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from sketchfed.algorithms import Algorithm, Replica, RoundContext
+from sketchfed.graphs import Links
+from sketchfed.rounds.participant import Participant
+from sketchfed.training import Examples
+
+Pair = tuple[int, int]
+"""A sender and a receiver."""
+Plan = Sequence[Sequence[Pair]]
+"""The steps of a round: who speaks to whom in each of them, at the same time."""
+
+
+class Peer(ABC):
+    """One node: it works, speaks to its neighbours, hears them, and ends the round.
+
+    A round calls `work` once, then `tell` and `hear` in each step of the plan, then `close`. A node that is away in a round is
+    not called at all. All nodes start from the same replica object.
+    """
+
+    def __init__(self, node: int, participant: Participant, start: Replica) -> None:
+        self.node, self.participant, self.start = node, participant, start
+        self.kept: Mapping[str, Any] = {}
+        """What training keeps from round to round. It never leaves the node."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.participant.algorithm
+
+    @classmethod
+    def first(cls, start: Replica) -> Replica:
+        """What all nodes hold before round 1. They share the object."""
+        return start
+
+    @classmethod
+    @abstractmethod
+    def plan(cls, links: Links, index: int) -> Plan:
+        """Who speaks to whom in a round. All nodes work it out for themselves."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> Tensor:
+        """The node's own model."""
+
+    @abstractmethod
+    def work(self, index: int, examples: Examples, links: Links) -> None:
+        """Train, and prepare what is said in this round."""
+
+    @abstractmethod
+    def tell(self, receiver: int, step: int) -> bytes | None:
+        """What this node says to a neighbour in a step of the round. None if it has nothing to say."""
+
+    @abstractmethod
+    def hear(self, sender: int, message: bytes, step: int) -> None:
+        """Take in what a neighbour said. Raise `WireError` if it cannot be used; nothing has changed then."""
+
+    @abstractmethod
+    def close(self, links: Links) -> None:
+        """End the round."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that the node needs to continue after a round."""
+
+    @abstractmethod
+    def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
+        """Continue from what `tensors` returned. Raises KeyError, TypeError or ValueError if it is not that.
+
+        `estimates` holds what each node has told of its model, as far as nodes keep that.
+        """
+
+    def context(self, index: int, node: int | None = None) -> RoundContext:
+        """Where the work of a node in a round belongs."""
+        return RoundContext(
+            round=index,
+            seed=self.participant.seed,
+            client=self.node if node is None else node,
+            population=self.participant.clients,
+        )

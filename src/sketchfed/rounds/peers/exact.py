@@ -1,0 +1,207 @@
+"""The node of algorithm 'gossip_exact': sums of sketches go up a spanning tree, and the update comes down."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from sketchfed.algorithms import Replica, State, cohort
+from sketchfed.algorithms.gossip_exact import SUM, GossipExact
+from sketchfed.algorithms.replicas import group
+from sketchfed.errors import UnresolvedError, WireError
+from sketchfed.graphs import Links, Tree
+from sketchfed.rounds.participant import MOST_UPDATES, BehindError, Participant, behind
+from sketchfed.rounds.peers.base import Pair, Peer, Plan
+from sketchfed.rounds.peers.voice import Voice
+from sketchfed.rounds.stepping import checked_step
+from sketchfed.training import ClientMemory, Examples
+from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
+
+RESCUE = 2
+"""The steps at the start of a round in which nodes that missed an update ask their neighbours for it, and get it."""
+
+
+@lru_cache(maxsize=8)
+def tree_of(links: Links) -> Tree:
+    """The tree of a round: over the largest part of the graph that hangs together, from its centre."""
+    return links.graph.tree()
+
+
+class ExactPeer(Peer):
+    """Holds the same replica as all other nodes.
+
+    Paper: Song et al. 2023, Sec. 4, "Decentralization". Each node adds the sums of its children to its own sketch and passes the
+    result to its parent. The root takes Algorithm 1's step, and the update travels down. A node that misses an update asks
+    all its neighbours in the next round.
+    """
+
+    def __init__(self, node: int, participant: Participant, start: Replica) -> None:
+        super().__init__(node, participant, start)
+        self.replica = start
+        self._updates = Voice(start, self.algorithm.carried)
+        self._total: Tensor | None = None
+        self._count = 0
+        self._sum_round = 0
+        """The round to which the sum belongs."""
+        self._held: dict[int, int] = {}
+        """The rounds of neighbours' replicas, as far as they said."""
+        self._asked: set[int] = set()
+        """Neighbours that asked for what they missed."""
+        self._lacking = False
+        """Whether this node may have missed an update."""
+        self._last = -1
+        """The round in which it last took part."""
+        self._links: Links | None = None
+
+    @property
+    def exact(self) -> GossipExact:
+        if not isinstance(self.algorithm, GossipExact):
+            raise UnresolvedError(f"algorithm '{self.algorithm.name}' does not add up integers.")
+        return self.algorithm
+
+    @classmethod
+    def plan(cls, links: Links, index: int) -> Plan:
+        """Two steps for those that missed something, then up the tree, level by level, and down again."""
+        graph, tree = links.graph, tree_of(links)
+        everybody = [(node, other) for node in range(graph.nodes) for other in graph.neighbours(node)]
+        level = {tree.root: 0}
+        for node in tree.order[1:]:
+            level[node] = level[tree.parent[node]] + 1
+        up: list[list[Pair]] = [[] for _ in range(tree.depth)]
+        for node in tree.order[1:]:
+            up[level[node] - 1].append((node, tree.parent[node]))
+        down = [[(parent, child) for child, parent in pairs] for pairs in up]
+        return [everybody] * RESCUE + up[::-1] + down
+
+    @property
+    def weights(self) -> Tensor:
+        return self.replica.weights
+
+    def work(self, index: int, examples: Examples, links: Links) -> None:
+        self._links = links
+        self._total, self._count, self._held, self._asked = None, 0, {}, set()
+        self._lacking |= self._last != index - 1
+        self._last = index
+        self._sum_round = self.replica.round
+        if self.node not in self._cohort():
+            return
+        memory = ClientMemory(kept=self.kept)
+        said, after = self.participant.answer(self.replica, examples, memory, self.node)
+        self.kept = after.kept
+        self._total = self.exact.integers(unpack(said), len(self.weights), self.context(self.replica.round))
+        self._count = 1
+
+    def _cohort(self) -> list[int]:
+        population = self.participant.clients
+        count = self.algorithm.planned(population)
+        return cohort(self.participant.seed, self.replica.round, population=population, count=count)
+
+    def tell(self, receiver: int, step: int) -> bytes | None:
+        if step == 0:
+            return BehindError("", self.replica.round).reply if self._lacking else None
+        if step == 1:
+            return self._missed_by(receiver) if receiver in self._asked else None
+        if self._is_up(receiver):
+            return self._sum()
+        self._step_at_root()
+        return self._missed_by(receiver)
+
+    def _is_up(self, other: int) -> bool:
+        return self._links is not None and tree_of(self._links).parent.get(self.node) == other
+
+    def _sum(self) -> bytes:
+        """The sum so far, or only the round of this node's replica, if there is nothing to add."""
+        held = {"held": self.replica.round}
+        if self._total is None:
+            return pack(Packet(kind="begin", arrays={}, scalars={"round": self._sum_round, **held}))
+        return pack(self.exact.summed(self._total, self._count).stamped(round=self._sum_round, **held))
+
+    def _missed_by(self, neighbour: int) -> bytes | None:
+        """The updates that a neighbour lacks. None if it holds as much as this node."""
+        held = self._held.get(neighbour, self._sum_round)
+        return self._updates.since(held) if held < self.replica.round else None
+
+    def _step_at_root(self) -> None:
+        """Take the step of the round, if this is the root and has not done so."""
+        is_root = self._links is not None and tree_of(self._links).root == self.node
+        if not is_root or self._total is None or self._sum_round != self.replica.round:
+            return
+        summed = self.exact.summed(self._total, self._count)
+        noise = self.participant.protection.variance(self._count)
+        state = State(replica=self.replica)
+        _, update = checked_step(self.exact, state, [summed], self.participant.seed, noise=noise)
+        if update is not None:
+            self._follow(pack(update.stamped(round=self.replica.round)))
+
+    def _follow(self, task: bytes) -> None:
+        """Go on to the round of a task: updates, or a whole model."""
+        after = self.participant.receive(self.replica, task)
+        if after.round <= self.replica.round:
+            return
+        parts = [bytes(part) for part in split(task, most=MOST_UPDATES)]
+        if kind_of(parts[-1]) == "snapshot":
+            self._updates = Voice(after, self.algorithm.carried)
+        else:
+            at = self.replica
+            for part in parts:
+                if number_named(unpack(part), "round") == at.round:
+                    at = after if at.round + 1 == after.round else self.participant.receive(at, part)
+                    self._updates.say(part, at)
+        self.replica = after
+        self._lacking = False
+
+    def hear(self, sender: int, message: bytes, step: int) -> None:
+        if step == 0:
+            if (held := behind(message)) is None:
+                raise WireError("a neighbour may only ask for what it missed at the start of a round.")
+            self._held[sender] = held[0] or 0
+            self._asked.add(sender)
+        elif step == 1:
+            self._catch_up(message)
+        elif not self._is_child(sender):
+            self._follow(message)
+        else:
+            self._add(sender, unpack(message))
+
+    def _catch_up(self, task: bytes) -> None:
+        """Follow what was missed. What this node trained before belongs to an earlier round, so it does not count."""
+        self._follow(task)
+        if self.replica.round > self._sum_round:
+            self._total, self._count, self._sum_round = None, 0, self.replica.round
+
+    def _is_child(self, other: int) -> bool:
+        return self._links is not None and tree_of(self._links).parent.get(other) == self.node
+
+    def _add(self, sender: int, packet: Packet) -> None:
+        """Add a child's sum. If children are at different rounds, the sums of the latest round count."""
+        index = int(number_named(packet, "round", least=0, most=2**62))
+        held = int(number_named(packet, "held", least=0, most=2**62))
+        most = self.participant.clients
+        if packet.kind == SUM:
+            total = self.exact.total(packet, len(self.weights))
+            if self._count + packet.clients > most:
+                raise WireError(f"it claims to be a sum over {packet.clients:,} nodes, which is more than there are below it.")
+            if self._total is None or index > self._sum_round:
+                self._total, self._count, self._sum_round = total, packet.clients, max(index, self._sum_round)
+            elif index == self._sum_round:
+                self._total, self._count = self._total + total, self._count + packet.clients
+        elif packet.kind != "begin":
+            raise WireError(f"a child in the tree sends a '{SUM}' or a 'begin', got '{packet.kind}'.")
+        self._held[sender] = held
+
+    def close(self, links: Links) -> None:
+        self._step_at_root()
+        self._lacking = self.replica.round <= self._sum_round
+        self._links = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        named = {f"kept.{name}": each for name, each in ClientMemory(kept=self.kept).to_tensors().items()}
+        return {**named, **self._updates.tensors(), "last": torch.tensor([self._last, self._lacking])}
+
+    def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
+        self._updates.restore(tensors, estimates[self.node])
+        self.replica = self._updates.estimate
+        self.kept = ClientMemory.from_tensors(group(tensors, "kept")).kept
+        last, lacking = tensors["last"].tolist()
+        self._last, self._lacking = int(last), bool(lacking)

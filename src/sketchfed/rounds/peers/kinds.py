@@ -1,0 +1,73 @@
+"""Which algorithms run on graphs, and with which protections."""
+
+from sketchfed.algorithms import Algorithm, Dbcl
+from sketchfed.algorithms.gossip import Gossip
+from sketchfed.algorithms.gossip_exact import GossipExact
+from sketchfed.algorithms.gossip_tracking import GossipTracking
+from sketchfed.errors import InputError
+from sketchfed.protection import NoisySent, Protection, SecureSums
+from sketchfed.rounds.peers.base import Peer
+from sketchfed.rounds.peers.exact import ExactPeer
+from sketchfed.rounds.peers.gossip import GossipPeer
+from sketchfed.rounds.peers.pairwise import PairwisePeer
+from sketchfed.rounds.peers.tracking import TrackingPeer
+
+_KINDS: dict[type[Algorithm], type[Peer]] = {
+    GossipTracking: TrackingPeer,
+    Gossip: GossipPeer,
+    GossipExact: ExactPeer,
+    Dbcl: PairwisePeer,
+}
+_NAMES = "'gossip', 'gossip_tracking', 'gossip_exact' or 'dbcl'"
+
+
+def peer_of(algorithm: Algorithm) -> type[Peer]:
+    """The kind of node that an algorithm runs on. Refused if it needs a server."""
+    for kind, peer in _KINDS.items():
+        if isinstance(algorithm, kind):
+            return peer
+    raise InputError(
+        f"[graph] has no server, and algorithm '{algorithm.name}' needs one. Use algorithm {_NAMES}, or remove [graph]."
+    )
+
+
+def check_served(algorithm: Algorithm) -> None:
+    """Refuse, without [graph], algorithms that need one."""
+    if isinstance(algorithm, Gossip):
+        raise InputError(
+            f"algorithm '{algorithm.name}' runs between neighbours. Add [graph], such as [graph] with name = \"ring\", or use algorithm "
+            "'fedavg', which has a server."
+        )
+
+
+def check_graph(protection: Protection) -> None:
+    """Refuse algorithms and protections that do not work between neighbours."""
+    algorithm, steps = protection.algorithm, "Use privacy.unit = 'example' with privacy.placement = 'steps', or remove [privacy]."
+    kind = peer_of(algorithm)
+    if isinstance(protection, SecureSums):
+        raise InputError(
+            f"[secure] does not go with algorithm '{algorithm.name}' on a graph: a neighbour must read each message by itself. "
+            "Remove [secure], or use a server."
+        )
+    if protection.central:
+        raise InputError(
+            "privacy.observer = 'public' trusts a server with the noise, and [graph] has none. Remove observer: nodes add the "
+            "noise themselves, against their neighbours."
+        )
+    if not isinstance(protection, NoisySent):
+        return
+    if kind is PairwisePeer:
+        raise InputError(
+            "privacy.placement = 'sent' bounds and hides changes, and nodes of algorithm 'dbcl' send sketches of their whole "
+            f"model. {steps}"
+        )
+    if kind is TrackingPeer:
+        raise InputError(
+            "privacy.placement = 'sent' hides one change a round, and algorithm 'gossip_tracking' also says where the model is. "
+            f"{steps} Algorithm 'gossip' takes it."
+        )
+    if kind is GossipPeer and protection.batches is not None:
+        raise InputError(
+            "privacy.unit = 'example' with placement = 'sent' bounds the change that one example makes in one round, and a message of "
+            f"algorithm 'gossip' also holds what was left of earlier rounds. {steps}"
+        )

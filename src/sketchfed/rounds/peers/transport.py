@@ -1,0 +1,40 @@
+"""How messages pass between neighbours. Here all nodes are in one process, and what fails is simulated."""
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from sketchfed.graphs import Links
+from sketchfed.rounds.peers.base import Pair
+
+
+class Transport(Protocol):
+    """Moves messages between the nodes of a graph."""
+
+    def exchange(
+        self, outgoing: Mapping[Pair, bytes], expected: Collection[Pair], index: int, step: int
+    ) -> Mapping[Pair, bytes]:
+        """Send what nodes of this process say, and return what their neighbours said to them.
+
+        `outgoing` holds messages by sender and receiver. `expected` are the pairs whose receiver is in this process. A message
+        that does not come in time is missing from the result.
+        """
+
+
+class Direct:
+    """All nodes are in this process, so every message arrives."""
+
+    def exchange(
+        self, outgoing: Mapping[Pair, bytes], expected: Collection[Pair], index: int, step: int
+    ) -> Mapping[Pair, bytes]:
+        return outgoing
+
+
+def weathered(links: Links, messages: Mapping[Pair, bytes], step: int) -> dict[Pair, bytes]:
+    """What arrives of these messages: late and lost ones are left out, and spoiled ones are damaged."""
+    found = {}
+    for (sender, receiver), message in messages.items():
+        fate = links.fate(sender, receiver, message=step)
+        if fate in ("arrives", "spoiled"):
+            spoiled = fate == "spoiled"
+            found[sender, receiver] = links.spoil(message, sender, receiver, number=step) if spoiled else message
+    return found

@@ -52,11 +52,9 @@ class Links:
         return 1.0 - sum(float(self.mixing[a, each]) for each in near)
 
     def fate(self, sender: int, receiver: int, *, message: int = 0) -> Fate:
-        """What becomes of a message between neighbours. `message` counts those of the round from this sender to this receiver."""
+        """What becomes of a message between neighbours. `message` is its number among those of this link in the round."""
         if receiver not in self.graph.neighbours(sender):
-            raise InputError(
-                f"no working link leads from node {sender} to node {receiver} in this round. Ask graph.neighbours."
-            )
+            raise InputError(f"no link from node {sender} to node {receiver} works in this round. Ask graph.neighbours.")
         if sender in self.late:
             return "late"
         place = 2 * (sender * self.graph.nodes + receiver)

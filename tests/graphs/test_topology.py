@@ -72,7 +72,7 @@ def test_messages_of_late_nodes_are_late_and_they_hear_the_others():
 
 def test_each_message_of_a_link_has_a_fate_of_its_own():
     links = topology(name="complete", nodes=8, losses=0.5).at(0)
-    fates = {tuple(links.fate(*pair, message=number) for pair in directed(links)) for number in range(5)}
+    fates = {tuple(links.fate(*pair, number=number) for pair in directed(links)) for number in range(5)}
     assert len(fates) == 5
 
 

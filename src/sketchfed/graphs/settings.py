@@ -8,7 +8,7 @@ from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.graphs.graph import Graph
 from sketchfed.graphs.listed import edges, read_edges
 from sketchfed.graphs.registry import GRAPHS
-from sketchfed.graphs.topology import Faults, Topology
+from sketchfed.graphs.topology import Failures, Topology
 from sketchfed.graphs.weights import Weights, checked_weights, metropolis
 from sketchfed.parts import check_options, short
 from sketchfed.seeds import PublicSeed
@@ -107,8 +107,8 @@ class GraphSettings:
             raise InputError(
                 f"[graph] joins neighbours, and data.clients = {nodes}. Use at least 2 clients, or remove [graph]."
             )
-        faults = Faults(outage=self.outage, **{name: getattr(self, name) for name in _SHARES})
-        made = Topology(nodes, seed.child("graph"), self._builder(nodes), self._weights, redraw=self.redraw, faults=faults)
+        failures = Failures(outage=self.outage, **{name: getattr(self, name) for name in _SHARES})
+        made = Topology(nodes, seed.child("graph"), self._builder(nodes), self._weights, redraw=self.redraw, failures=failures)
         made.graph(0)
         return made
 

@@ -30,6 +30,8 @@ from sketchfed.codecs.rounding import WIDTHS
 from sketchfed.combining import COMBINE_RULES
 from sketchfed.config import ENGINES, Config, DataSettings, EngineSettings, ModelSettings
 from sketchfed.data import DATA_SETS, PARTITIONS
+from sketchfed.graphs import GRAPHS, GraphSettings
+from sketchfed.graphs.settings import GIVEN_TO_GRAPHS
 from sketchfed.models import MODELS
 from sketchfed.parts import Registry
 from sketchfed.privacy import MECHANISMS
@@ -53,6 +55,7 @@ STRUCTS: dict[str, type] = {
     "privacy": PrivacySettings,
     "secure": SecureSettings,
     "asynchronous": AsynchronousSettings,
+    "graph": GraphSettings,
     "engine": EngineSettings,
 }
 _TABLES = {*STRUCTS, "options"}  # fields that are tables of their own, or stand for the options of what `name` names
@@ -187,6 +190,11 @@ def data_options() -> str:
         for name, part in PARTITIONS.built_in.items()
     ]
     return markdown_table(["of", "options"], [line for line in made if line[1]])
+
+
+def graphs() -> str:
+    rows = [[f"`{name}`", _summary(graph), _options(graph, besides=GIVEN_TO_GRAPHS)] for name, graph in GRAPHS.built_in.items()]
+    return markdown_table(["name", "what it is", "options"], rows)
 
 
 def sketch_options() -> str:
@@ -349,6 +357,11 @@ def parts() -> str:
         (METRICS, "`[model] metric`", "a function of all outputs and all targets of the test set that returns a number"),
         (DATA_SETS, "`[data] name`", "a function that returns a `sketchfed.data.DataSet`"),
         (PARTITIONS, "`[data] partition`", "a function of `data`, `clients` and `seed` that returns each example's client"),
+        (
+            GRAPHS,
+            "`[graph] name`",
+            "a function of `nodes`, and of `seed` if it is random, that returns a `sketchfed.graphs.Graph`",
+        ),
         (ATTACKS, "`sketchfed audit --attack`", f"a subclass of {_bases(ATTACKS)} in `sketchfed.attacks`"),
         (ANNOUNCED, "the name of its algorithm", "a subclass of `sketchfed.attacks.knowledge.Knowledge`, for audits"),
         (ENGINES, "`[engine] name`", "a subclass of `sketchfed.runs.Host`"),
@@ -426,6 +439,8 @@ MADE: dict[str, Callable[[], str]] = {
     "data_set_functions": lambda: functions(DATA_SETS.built_in),
     "partition_functions": lambda: functions(PARTITIONS.built_in),
     "data_options": data_options,
+    "graphs": graphs,
+    "graph_functions": lambda: functions(GRAPHS.built_in),
     "sketch_options": sketch_options,
     "subspace_options": subspace_options,
     "combine_rules": combine_rules,

@@ -24,6 +24,7 @@ from sketchfed.algorithms.settings import CodecSettings, SketchSettings, Subspac
 from sketchfed.cli import extensions
 from sketchfed.cli.catalogue import _registries
 from sketchfed.config import Config, DataSettings, EngineSettings, ModelSettings, load_config
+from sketchfed.graphs import GraphSettings
 from sketchfed.protection import PrivacySettings, SecureSettings
 from sketchfed_lab.benchmarks import BENCHMARKS
 from sketchfed_lab.experiments import EXPERIMENTS
@@ -54,7 +55,19 @@ PUBLIC_MODULES = (
     ),
     *(
         f"sketchfed.{name}"
-        for name in ("draws", "errors", "flower", "kernels", "models", "nn", "nodes", "planner", "privacy", "privacy.formulas")
+        for name in (
+            "draws",
+            "errors",
+            "flower",
+            "graphs",
+            "kernels",
+            "models",
+            "nn",
+            "nodes",
+            "planner",
+            "privacy",
+            "privacy.formulas",
+        )
     ),
     *(
         f"sketchfed.{name}"
@@ -313,12 +326,13 @@ LISTED = [
     ("robustness", "combining", "COMBINE_RULES"),
     ("algorithms", "server_optimisers", "SERVER_OPTIMISERS"),
     ("running", "models", "MODELS"),
+    ("running", "graphs", "GRAPHS"),
     ("data", "data", "DATA_SETS"),
     ("data", "data", "PARTITIONS"),
 ]
 STRUCTS = (
     *(Config, DataSettings, ModelSettings, EngineSettings, SketchSettings, CodecSettings, SubspaceSettings),
-    *(PrivacySettings, SecureSettings),
+    *(PrivacySettings, SecureSettings, GraphSettings),
 )
-TABLES = {"data", "model", "algorithm", "sketch", "codec", "subspace", "privacy", "secure", "engine", "options"}
+TABLES = {"data", "model", "algorithm", "sketch", "codec", "subspace", "privacy", "secure", "graph", "engine", "options"}
 """Fields that are tables of a configuration, or stand for the options of what a table names."""

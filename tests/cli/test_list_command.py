@@ -14,6 +14,7 @@ KINDS = (
     "combine_rules",
     "server_optimisers",
     "mechanisms",
+    "graphs",
     "models",
     "data",
     "partitions",

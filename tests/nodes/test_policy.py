@@ -50,6 +50,7 @@ RULES = {
     '[allow]\ncombine_rules = ["mean"]': ("allow.combine_rules", {"algorithm": {"combine": "median"}}),
     '[allow]\noptimisers = ["sgd"]': ("allow.optimisers", {"training": {"optimiser": "adam"}}),
     "[allow]\nschedules = []": ("allow.schedules", {"training": {"step_schedule": "linear"}}),
+    '[allow]\ngraphs = ["ring"]': ("allow.graphs", {"graph": {"name": "star"}}),
     '[allow]\nserver_optimisers = ["sgd"]': ("allow.server_optimisers", {"algorithm": {"server": "adam"}}),
     "[demand]\nsecure = true": ("demand.secure", {"secure": {"aggregation": False}}),
     "[demand]\nepsilon = 2": ("demand.epsilon", {}),

@@ -52,6 +52,7 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.combining import COMBINE_RULES
     from sketchfed.config import ENGINES
     from sketchfed.data import DATA_SETS, PARTITIONS
+    from sketchfed.graphs import GRAPHS
     from sketchfed.models import MODELS
     from sketchfed.privacy import MECHANISMS
     from sketchfed.server_optimisers import SERVER_OPTIMISERS
@@ -59,7 +60,7 @@ def _registries() -> "dict[str, Registry[Any]]":
     from sketchfed.training import BATCH_LOSSES, LOOPS, LOSSES, METRICS, OPTIMISERS, SCHEDULES
 
     mathematics, learning = (
-        (SKETCHES, CODECS, ALGORITHMS, COMBINE_RULES, SERVER_OPTIMISERS, MECHANISMS),
+        (SKETCHES, CODECS, ALGORITHMS, COMBINE_RULES, SERVER_OPTIMISERS, MECHANISMS, GRAPHS),
         (MODELS, DATA_SETS, PARTITIONS, LOOPS, LOSSES, BATCH_LOSSES, OPTIMISERS, SCHEDULES, METRICS),
     )
     every: tuple[Registry[Any], ...] = (*mathematics, *learning, ATTACKS, ANNOUNCED, ENGINES)

@@ -4,12 +4,12 @@ from sketchfed.graphs.drawn import first_connected
 from sketchfed.graphs.graph import Graph, Tree
 from sketchfed.graphs.registry import GRAPHS
 from sketchfed.graphs.settings import GraphSettings
-from sketchfed.graphs.topology import Faults, Links, Topology
+from sketchfed.graphs.topology import Failures, Links, Topology
 from sketchfed.graphs.weights import checked_weights, metropolis, spectral_gap
 
 __all__ = [
     "GRAPHS",
-    "Faults",
+    "Failures",
     "Graph",
     "GraphSettings",
     "Links",

@@ -25,8 +25,8 @@ def first_connected(draw: Callable[[PublicSeed], Graph], seed: PublicSeed, *, ot
 def random_regular(nodes: int, seed: PublicSeed, *, degree: int = 4) -> Graph:
     """each node has `degree` neighbours, drawn at random; the diameter grows with ln n
 
-    Paper: Steger & Wormald 1999, "Generating random regular graphs quickly", Sec. 2. Each node has `degree` free ends, which are
-    paired at random; ends that would give a loop or a second edge are paired again. For small degrees, all such graphs are
+    Paper: Steger & Wormald 1999, "Generating random regular graphs quickly", Sec. 2. Each node has `degree` free ends. They are
+    paired at random, and ends that would give a loop or a second edge are paired again. For small degrees, all such graphs are
     nearly equally likely. A degree above (n − 1)/2 is drawn as the complement.
     """
     if not 2 <= degree < nodes:
@@ -36,8 +36,9 @@ def random_regular(nodes: int, seed: PublicSeed, *, degree: int = 4) -> Graph:
         )
     if nodes * degree % 2:
         raise InputError(
-            f"no graph has data.clients = {nodes} nodes of graph.degree = {degree} each: the ends of all edges, nodes × degree, "
-            f"must be an even number. Use degree = {degree - 1 if degree > 2 else degree + 1}, or data.clients = {nodes + 1}."
+            f"no graph has data.clients = {nodes} nodes of graph.degree = {degree} each: nodes × degree counts the ends of "
+            f"all edges, so it must be even. Use degree = {degree - 1 if degree > 2 else degree + 1}, or "
+            f"data.clients = {nodes + 1}."
         )
 
     def draw(own: PublicSeed) -> Graph:
@@ -106,8 +107,8 @@ def small_world(nodes: int, seed: PublicSeed, *, degree: int = 4, rewiring: floa
     """
     if degree < 2 or degree % 2 or degree >= nodes:
         raise InputError(
-            f"graph.degree = {degree} must be an even number from 2 to {(nodes - 1) // 2 * 2} for data.clients = {nodes}: half of "
-            "a node's neighbours are on each side of it."
+            f"graph.degree = {degree} must be an even number from 2 to {(nodes - 1) // 2 * 2} for data.clients = {nodes}: half "
+            "of a node's neighbours are on each side of it."
             if nodes > 2
             else f"a small world has at least 3 nodes, and data.clients = {nodes}. Use graph 'path'."
         )
@@ -120,15 +121,17 @@ def small_world(nodes: int, seed: PublicSeed, *, degree: int = 4, rewiring: floa
         found = {(min(pair), max(pair)) for pair in near}
         words = own.words(2 * len(near)).tolist()
         for (node, end), coin, place in zip(near, words[::2], words[1::2], strict=True):
+            if coin >= bound:
+                continue
             free = [each for each in range(nodes) if each != node and (min(node, each), max(node, each)) not in found]
-            if coin < bound and free:
+            if free:
                 found.remove((min(node, end), max(node, end)))
                 new = free[place * len(free) >> 32]
                 found.add((min(node, new), max(node, new)))
         return Graph(nodes, tuple(found))
 
     what = (
-        f"a small world of {nodes:,} nodes with degree = {degree} and rewiring = {rewiring:g} was connected. Raise graph.degree, "
-        "or lower graph.rewiring."
+        f"a small world of {nodes:,} nodes with degree = {degree} and rewiring = {rewiring:g} was connected. Raise "
+        "graph.degree, or lower graph.rewiring."
     )
     return first_connected(draw, seed, otherwise=what)

@@ -173,7 +173,7 @@ class Tree:
         """The nodes whose parent is this node, in ascending order."""
         if node not in self._children:
             raise InputError(
-                f"node {node} is not in this tree. Its root is node {self.root}; take a tree of another component."
+                f"node {node} is not in this tree, whose root is node {self.root}. Ask the tree of its own component."
             )
         return self._children[node]
 

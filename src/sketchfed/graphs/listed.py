@@ -25,13 +25,10 @@ def edges(nodes: int, *, edges: list[list[int]] | None = None, path: str = "", d
             f"edges name node {last}, and data.clients = {nodes} gives the nodes 0 to {nodes - 1}. Each client is a node: set "
             f"data.clients = {last + 1}, or remove the edges of nodes above {nodes - 1}."
         )
-    if last + 1 < nodes and pairs:
+    if pairs and last + 1 < nodes:
         raise InputError(
-            f"edges name the nodes 0 to {last}, and data.clients = {nodes}. Each client is a node: set data.clients = {last + 1}, "
-            f"or add edges to the nodes {last + 1} to {nodes - 1}."
-            if last + 2 < nodes
-            else f"edges name the nodes 0 to {last}, and data.clients = {nodes}. Each client is a node: set data.clients = "
-            f"{last + 1}, or add an edge to node {last + 1}."
+            f"edges name the nodes 0 to {last}, and data.clients = {nodes}. Each client is a node: set data.clients = "
+            f"{last + 1}, or add edges to all nodes up to {nodes - 1}."
         )
     return Graph(nodes, tuple(pairs))
 
@@ -50,13 +47,13 @@ def read_edges(path: str | Path) -> list[Edge]:
             continue
         if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
             raise InputError(
-                f"line {number} of {path} is {line.strip()[:80]!r}. Write two node numbers in each line, such as 0 1."
+                f"line {number} of {path} is {line.strip()[:80]!r}. Write two node numbers in a line, such as 0 1."
             )
         found.append((int(words[0]), int(words[1])))
     return found
 
 
 def _pair(each: list[int]) -> Edge:
-    if len(each) != 2:
-        raise InputError(f"an edge is a pair of node numbers, got {each!r} in graph.edges. Write it as [0, 1].")
+    if len(each) != 2 or min(each) < 0:
+        raise InputError(f"an edge is a pair of node numbers from 0, got {each!r} in graph.edges. Write it as [0, 1].")
     return each[0], each[1]

@@ -35,8 +35,8 @@ def torus(nodes: int, *, rows: int | None = None) -> Graph:
         possible = [each for each in range(3, nodes // 3 + 1) if nodes % each == 0]
         remedy = f"Use rows = {' or '.join(map(str, possible))}." if possible else f"Use data.clients = {_near_torus(nodes)}."
         raise InputError(
-            f"a torus with graph.rows = {rows} cannot have data.clients = {nodes} nodes: it has rows × columns nodes, each number "
-            f"at least 3. {remedy}"
+            f"a torus with graph.rows = {rows} cannot have data.clients = {nodes} nodes: it has rows × columns nodes, each "
+            f"number at least 3. {remedy}"
         )
     columns = nodes // rows
     right = [(node, node - node % columns + (node + 1) % columns) for node in range(nodes)]

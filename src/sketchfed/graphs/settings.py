@@ -8,7 +8,7 @@ from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.graphs.graph import Graph
 from sketchfed.graphs.listed import edges, read_edges
 from sketchfed.graphs.registry import GRAPHS
-from sketchfed.graphs.topology import Faults, Topology
+from sketchfed.graphs.topology import Failures, Topology
 from sketchfed.graphs.weights import Weights, checked_weights, metropolis
 from sketchfed.parts import check_options, short
 from sketchfed.seeds import PublicSeed
@@ -29,7 +29,7 @@ class GraphSettings:
     """The table [graph]: clients are nodes, and each exchanges messages with its neighbours only."""
 
     name: str = "ring"
-    """Who is whose neighbour: one of the [graphs](#graphs), or `package.module:function` for your own. Each client is a node."""
+    """Who is whose neighbour: one of the [graphs](#graphs), or [your own](plugins.md). Each client is a node."""
     weights: str | list[list[float]] = "metropolis"
     """How much a node takes of what each neighbour sends: `metropolis`, or a symmetric matrix with a row for each node, whose
     rows sum to 1."""
@@ -68,15 +68,15 @@ class GraphSettings:
         if self.redraw < 0:
             raise InputError(f"graph.redraw is a number of rounds, or 0 for one graph in all rounds, got {self.redraw}.")
         if self.redraw and not self.random:
-            known = ", ".join(f"'{name}'" for name, part in GRAPHS.built_in.items() if _is_random(part))
+            known = ", ".join(f"'{name}'" for name in GRAPHS.built_in if _is_random(GRAPHS[name]))
             raise InputError(
                 f"graph.redraw = {self.redraw} draws random graphs anew, and '{self.name}' is the same in every draw. Remove "
                 f"redraw, or use {known}."
             )
         if self.redraw and not isinstance(self.weights, str):
             raise InputError(
-                f"graph.weights is a matrix for one graph, and redraw = {self.redraw} draws others. Use weights = 'metropolis', or "
-                "remove redraw."
+                f"graph.weights is a matrix for one graph, and redraw = {self.redraw} draws others. Use weights = "
+                "'metropolis', or remove redraw."
             )
 
     @property
@@ -97,7 +97,7 @@ class GraphSettings:
     def completed(self) -> Self:
         """Return a copy with the defaults of all options filled in. Edges of a file are then in the settings themselves."""
         options = writable(options_of(GRAPHS[self.name], besides=GIVEN_TO_GRAPHS)) | self.options
-        if GRAPHS[self.name] is edges and options.get("path"):
+        if GRAPHS[self.name] is edges and options.get("path") and "edges" not in options:
             options = {**options, "path": "", "edges": [list(pair) for pair in read_edges(options["path"])]}
         return replace(self, options=options)
 
@@ -105,10 +105,10 @@ class GraphSettings:
         """The graphs of all rounds of a run with this many clients. The first one is drawn here, so that it can be refused."""
         if nodes < 2:
             raise InputError(
-                f"[graph] joins neighbours, and data.clients = {nodes}. Use two clients or more, or remove [graph]."
+                f"[graph] joins neighbours, and data.clients = {nodes}. Use at least 2 clients, or remove [graph]."
             )
-        faults = Faults(outage=self.outage, **{name: getattr(self, name) for name in _SHARES})
-        made = Topology(nodes, seed.child("graph"), self._builder(nodes), self._weights, redraw=self.redraw, faults=faults)
+        failures = Failures(outage=self.outage, **{name: getattr(self, name) for name in _SHARES})
+        made = Topology(nodes, seed.child("graph"), self._builder(nodes), self._weights, redraw=self.redraw, failures=failures)
         made.graph(0)
         return made
 
@@ -119,13 +119,11 @@ class GraphSettings:
         def build(seed: PublicSeed) -> Graph:
             found = builder(nodes=nodes, seed=seed, **self.options) if self.random else builder(nodes=nodes, **self.options)
             if not isinstance(found, Graph):
-                raise InputError(
-                    f"graph '{self.name}' must return a sketchfed.graphs.Graph, but returned a {type(found).__name__}."
-                )
+                raise InputError(f"graph '{self.name}' must return a sketchfed.graphs.Graph, not a {type(found).__name__}.")
             if found.nodes != nodes:
                 raise InputError(
-                    f"graph '{self.name}' returned a graph of {found.nodes:,} nodes, and data.clients = {nodes:,}. Each client is "
-                    "a node: make both numbers equal."
+                    f"graph '{self.name}' returned a graph of {found.nodes:,} nodes, and data.clients = {nodes:,}. Each client "
+                    "is a node: make both numbers equal."
                 )
             found.check_connected(f"graph '{self.name}'")
             return found

@@ -14,8 +14,8 @@ Fate = Literal["arrives", "late", "lost", "spoiled"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Faults:
-    """How often what goes wrong, as probabilities."""
+class Failures:
+    """How often nodes, links and messages fail: the keys of [graph] of the same names."""
 
     node_failures: float = 0.0
     link_failures: float = 0.0
@@ -35,7 +35,7 @@ class Links:
     """Nodes that take no part in the round."""
     late: frozenset[int]
     """Nodes that hear the others, and whose own messages come too late for the round."""
-    faults: Faults = field(repr=False)
+    failures: Failures = field(repr=False)
     seed: PublicSeed = field(repr=False)
     mixing: Weights = field(repr=False, compare=False)
     """The weights of the round's full graph, without failures."""
@@ -49,21 +49,19 @@ class Links:
         near = self.graph.neighbours(a)
         if a != b:
             return float(self.mixing[a, b]) if b in near else 0.0
-        return 1.0 - sum(float(self.mixing[a, each]) for each in near)
+        return max(0.0, 1.0 - sum(float(self.mixing[a, each]) for each in near))
 
-    def fate(self, sender: int, receiver: int, *, message: int = 0) -> Fate:
-        """What becomes of a message between neighbours. `message` counts those of the round from this sender to this receiver."""
+    def fate(self, sender: int, receiver: int, *, number: int = 0) -> Fate:
+        """What becomes of a message between neighbours. `number` counts those of this link and direction in the round."""
         if receiver not in self.graph.neighbours(sender):
-            raise InputError(
-                f"no working link leads from node {sender} to node {receiver} in this round. Ask graph.neighbours."
-            )
+            raise InputError(f"no link from node {sender} to node {receiver} works in this round. Ask graph.neighbours.")
         if sender in self.late:
             return "late"
         place = 2 * (sender * self.graph.nodes + receiver)
-        lost, spoiled = self.seed.child("fates", message).words(2, start=place).tolist()
-        if lost < _bound(self.faults.losses):
+        lost, spoiled = self.seed.child("fates", number).words(2, start=place).tolist()
+        if lost < _bound(self.failures.losses):
             return "lost"
-        return "spoiled" if spoiled < _bound(self.faults.spoiled) else "arrives"
+        return "spoiled" if spoiled < _bound(self.failures.spoiled) else "arrives"
 
     def spoil(self, message: bytes, sender: int, receiver: int, *, number: int = 0) -> bytes:
         """The message as it arrives if it is spoiled: with some bytes changed, cut short, or with bytes added."""
@@ -95,9 +93,9 @@ class Topology:
         weigh: Callable[[Graph], Weights],
         *,
         redraw: int = 0,
-        faults: Faults | None = None,
+        failures: Failures | None = None,
     ) -> None:
-        self.nodes, self.faults = nodes, faults or Faults()
+        self.nodes, self.failures = nodes, failures or Failures()
         self._seed, self._draw, self._weigh, self._redraw = seed, draw, weigh, redraw
         self._full = lru_cache(maxsize=2)(self._drawn)
         self._working = lru_cache(maxsize=2)(self._links)
@@ -125,12 +123,12 @@ class Topology:
 
     def _links(self, round: int) -> Links:
         full, weights = self._full(self._epoch(round))
-        faults, block, own = self.faults, round // self.faults.outage, self._seed.child("round", round)
-        away = self._nodes(self._seed.child("away", block), faults.node_failures)
-        late = self._nodes(own.child("late"), faults.stragglers) - away
-        broken = self._pairs(full, self._seed.child("links", block), faults.link_failures)
+        failures, block, own = self.failures, round // self.failures.outage, self._seed.child("round", round)
+        away = self._nodes(self._seed.child("away", block), failures.node_failures)
+        late = self._nodes(own.child("late"), failures.stragglers) - away
+        broken = self._pairs(full, self._seed.child("links", block), failures.link_failures)
         graph = full.without(away, broken) if away or broken else full
-        return Links(graph=graph, away=away, late=late, faults=faults, seed=own, mixing=weights)
+        return Links(graph=graph, away=away, late=late, failures=failures, seed=own, mixing=weights)
 
     def _nodes(self, seed: PublicSeed, share: float) -> frozenset[int]:
         if not share:

@@ -36,13 +36,13 @@ def checked_weights(matrix: object, graph: Graph) -> Weights:
         found = np.array(matrix, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(
-            f"weights must be a table of {nodes} rows with {nodes} numbers each, got rows of different lengths or something that "
-            "is not a number."
+            f"weights must be a table of {nodes} rows with {nodes} numbers each, got rows of different lengths or something "
+            "that is not a number."
         ) from None
     if found.shape != (nodes, nodes):
         raise InputError(
-            f"weights must have a row and a column for each of the {nodes} nodes, got shape {found.shape}. Give {nodes} rows of "
-            f"{nodes} numbers, or use weights = 'metropolis'."
+            f"weights must have a row and a column for each of the {nodes} nodes, got shape {found.shape}. Give {nodes} rows "
+            f"of {nodes} numbers, or use weights = 'metropolis'."
         )
     for what, wrong in (("not finite", ~np.isfinite(found)), ("negative", found < 0)):
         if wrong.any():
@@ -52,15 +52,16 @@ def checked_weights(matrix: object, graph: Graph) -> Weights:
     if uneven.any():
         a, b = map(int, np.argwhere(uneven)[0])
         raise InputError(
-            f"weights are not symmetric: row {a} has {found[a, b]:g} for node {b}, and row {b} has {found[b, a]:g} for node {a}. "
-            "These are directed edges, where symmetry is needed. Give both the same weight, or use weights = 'metropolis'."
+            f"weights are not symmetric: row {a} has {found[a, b]:g} for node {b}, and row {b} has {found[b, a]:g} for node "
+            f"{a}. These are directed edges, where symmetry is needed. Give both the same weight, or use weights = "
+            "'metropolis'."
         )
     sums = found.sum(axis=1)  # of a symmetric matrix, columns have the same sums
     if (np.abs(sums - 1) > _TOLERANCE).any():
         row = int(np.argmax(np.abs(sums - 1) > _TOLERANCE))
         raise InputError(
-            f"weights are not doubly stochastic: row {row} sums to {sums[row]:.12g}, and each row and column must sum to 1. Change "
-            f"the weight of node {row} for itself by {1 - sums[row]:.12g}, or use weights = 'metropolis'."
+            f"weights are not doubly stochastic: row {row} sums to {sums[row]:.12g}, and each row and column must sum to 1. "
+            f"Change the weight of node {row} for itself by {1 - sums[row]:.12g}, or use weights = 'metropolis'."
         )
     linked = np.eye(nodes, dtype=bool)
     for a, b in graph.edges:
@@ -69,8 +70,8 @@ def checked_weights(matrix: object, graph: Graph) -> Weights:
     if stray.any():
         a, b = map(int, np.argwhere(stray)[0])
         raise InputError(
-            f"weights give {found[a, b]:g} to the pair {a}–{b}, which is no edge of the graph. Set that weight to 0, or add the "
-            "edge."
+            f"weights give {found[a, b]:g} to the pair {a}–{b}, which is no edge of the graph. Set that weight to 0, or add "
+            "the edge."
         )
     return found
 

@@ -73,6 +73,7 @@ PARTS = (
     "schedules",
     "metrics",
     "mechanisms",
+    "graphs",
 )
 KEYS: dict[str, Kind] = {
     **{f"allow.{kind}": Kind([BUILT_IN], _names, _LIST, f"{kind.replace('_', ' ')} that a run may name") for kind in PARTS},

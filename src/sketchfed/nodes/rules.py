@@ -12,6 +12,7 @@ from sketchfed.combining import COMBINE_RULES
 from sketchfed.config import GIVEN, TABLES, DataSettings, ModelSettings
 from sketchfed.data import DATA_SETS, PARTITIONS
 from sketchfed.errors import InputError
+from sketchfed.graphs import GRAPHS
 from sketchfed.models import MODELS
 from sketchfed.nodes.policy import BUILT_IN, PARTS, Policy, Rule
 from sketchfed.nodes.sizes import memory_of, parameters_of
@@ -40,6 +41,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "schedules": SCHEDULES,
     "metrics": METRICS,
     "mechanisms": MECHANISMS,
+    "graphs": GRAPHS,
 }
 _PLACES = {
     ("model", "name"): "models",
@@ -60,6 +62,7 @@ _PLACES = {
     ("codec", "name"): "codecs",
     ("sketch", "name"): "sketches",
     ("privacy", "name"): "mechanisms",
+    ("graph", "name"): "graphs",
 }
 _DEFAULTS = PrivacySettings(noise_multiplier=1.0)
 _SUMS = SecureSettings()

@@ -28,10 +28,10 @@ class Gossip(FedAvg):
     2. says q = C(x − x̂ᵢ) to its neighbours, and everybody adds q to its x̂ᵢ;
     3. moves: x ← x + γ·Σⱼ wᵢⱼ(x̂ⱼ − x̂ᵢ), with the weights of the graph.
 
-    So x − x̂ᵢ is the memory of error feedback: what the node has not said yet. C must be a contraction, so what a codec decodes is
-    multiplied by its `shrinkage`. With codec 'dense' and γ = 1, nothing is lost, x̂ is the model itself, and this is D-PSGD in
-    the order of Lian et al. 2017's footnote, adapt then combine. The paper's bound on γ is far below what works; `mixing` has
-    a measured default.
+    So x − x̂ᵢ is the memory of error feedback: what the node has not said yet. C must be a contraction, so what a codec decodes
+    is multiplied by its `shrinkage`. With codec 'dense' and γ = 1, nothing is lost, x̂ is the model itself, and this is D-PSGD
+    (Lian et al. 2017) in which nodes train first and mix then. The paper's bound on γ is far below what works; `mixing` has a
+    measured default.
     """
 
     mixing: float | None = told_as("mixing", default=None)
@@ -59,7 +59,10 @@ class Gossip(FedAvg):
                 bool(self.global_momentum),
                 "nobody takes a global step. Use local_momentum, or an optimiser in [training].",
             ),
-            f"combine = '{self.combine.name}'": (not self.combine.averages, "a node mixes by the weights of its links. Remove it."),
+            f"combine = '{self.combine.name}'": (
+                not self.combine.averages,
+                "a node mixes by the weights of its links. Remove it.",
+            ),
         }
         for given, (is_given, why) in refused.items():
             if is_given:
@@ -68,8 +71,8 @@ class Gossip(FedAvg):
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
         if self.global_rate not in (None, 1.0):
             raise InputError(
-                f"algorithm.global_rate = {self.global_rate:g} is a server's step, and nobody takes one in algorithm '{self.name}'. Set "
-                "algorithm.mixing, the step towards the neighbours."
+                f"algorithm.global_rate = {self.global_rate:g} is a server's step, and nobody takes one in algorithm "
+                f"'{self.name}'. Set algorithm.mixing, the step towards the neighbours."
             )
         found = replace(super().resolved(dim, clients, module), global_rate=1.0)
         return found if found.mixing is not None else replace(found, mixing=default_mixing(found._codec(dim).shrinkage))

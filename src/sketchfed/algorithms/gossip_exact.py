@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sketchfed.algorithms.cohorts import round_seed
 from sketchfed.algorithms.iterative import Iterative
 from sketchfed.algorithms.state import RoundContext, State
 from sketchfed.codecs import SketchCodec
 from sketchfed.codecs.base import count
 from sketchfed.errors import InputError, WireError
 from sketchfed.seeds import PublicSeed
-from sketchfed.algorithms.cohorts import round_seed
 from sketchfed.wire import Bits, Packet, expect_kind
 
 SUM = "sum"
@@ -25,9 +25,9 @@ class GossipExact(Iterative):
     """Iterative sketching in which the coefficients of sketches are integers, multiples of 2^-grid.
 
     Paper: Song et al. 2023, Sec. 4, "Decentralization": the sketches of a round can be added up on their way through a graph,
-    in a number of steps proportional to its diameter. Sums of floating-point numbers depend on their order, and so on the graph. Integers
-    do not: with a server, or on any graph, the same clients give the same model, bit for bit. Rounding to a multiple of
-    2^-grid changes a coefficient by at most half of it, which is less than float32 loses above 2^(24 - grid).
+    in a number of steps proportional to its diameter. Sums of floating-point numbers depend on their order, and so on the
+    graph. Sums of integers do not: with a server, or on any graph, the same clients give the same model, bit for bit. Rounding
+    to a multiple of 2^-grid changes a coefficient by at most half of it, which is less than float32 loses above 2^(24 - grid).
 
     On a graph, sums travel up a spanning tree, and the update travels down. Without [graph], a server adds up.
     """
@@ -42,7 +42,9 @@ class GossipExact(Iterative):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.grid <= 40:
-            raise InputError(f"algorithm.grid must be from 1 to 40, got {self.grid}. 24 keeps what float32 holds of numbers near 1.")
+            raise InputError(
+                f"algorithm.grid must be from 1 to 40, got {self.grid}. 24 keeps what float32 holds of numbers near 1."
+            )
         if self.form != "unbiased":
             raise InputError(
                 "algorithm 'gossip_exact' adds up sketches of changes alone, and form = 'projection' adds errors of earlier "
@@ -55,8 +57,8 @@ class GossipExact(Iterative):
             )
         if not self.combine.averages:
             raise InputError(
-                f"algorithm.combine = '{self.combine.name}' looks at single updates, and algorithm 'gossip_exact' adds them up on their "
-                "way. Remove it, or use algorithm 'iterative' with a server."
+                f"algorithm.combine = '{self.combine.name}' looks at single updates, and algorithm 'gossip_exact' adds them "
+                "up on their way. Remove it, or use algorithm 'iterative' with a server."
             )
 
     def integers(self, packet: Packet, dim: int, context: RoundContext) -> Tensor:
@@ -90,7 +92,7 @@ class GossipExact(Iterative):
 
     def _rounded(self, values: Tensor) -> Tensor:
         scaled = values.double() * 2.0**self.grid
-        if not bool((scaled.abs() < 2.0**(_MOST_BITS - 20)).all()):
+        if not bool((scaled.abs() < 2.0 ** (_MOST_BITS - 20)).all()):
             raise WireError(
                 f"a sketch has coefficients above 2^{_MOST_BITS - 20 - self.grid}, which is more than integers on a grid of "
                 f"2^-{self.grid} hold. If training has not diverged, set a smaller algorithm.grid."

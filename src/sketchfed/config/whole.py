@@ -69,6 +69,25 @@ class Config:
             raise InputError(f"joint must be 32 hexadecimal digits, got {self.joint!r}. Leave it out; a federation draws it.")
         self._check_personal()
         self._check_evaluation()
+        if self.graph is not None:
+            self._settle_graph()
+
+    def _settle_graph(self) -> None:
+        """Refuse what needs a server, and fill in what follows from having none."""
+        given = {
+            "[asynchronous]": (self.asynchronous is not None, "clients of a buffer send their updates to a server. Remove it."),
+            f"engine.name = '{self.engine.name}'": (
+                self.engine.name == "flower",
+                "SuperNodes answer a server and cannot speak to each other. Use engine.name = 'local' or 'ranks'.",
+            ),
+        }
+        for setting, (is_given, why) in given.items():
+            if is_given:
+                raise InputError(f"[graph] does not go with {setting}: {why}")
+        if not self.algorithm.public_start:  # nodes without a server can only begin with the same weights
+            object.__setattr__(self, "algorithm", replace(self.algorithm, public_start=True))
+        if self.privacy is not None and self.privacy.observer == "server":
+            object.__setattr__(self, "privacy", replace(self.privacy, observer="neighbours"))
 
     def _check_personal(self) -> None:
         """Refuse personal layers with privacy for examples: trained without noise, they would carry one example to others."""

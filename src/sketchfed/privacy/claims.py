@@ -12,7 +12,7 @@ from sketchfed.errors import InputError, UnknownNameError
 
 Unit = Literal["example", "client"]
 Adjacency = Literal["add-remove", "zero-out", "replace-one"]
-Observer = Literal["server", "public"]
+Observer = Literal["server", "public", "neighbours"]
 Accountant = Literal["pld", "rdp"]
 
 _SMALLEST_EVER, _LARGEST_EVER = 1e-13, 1e15  # multipliers whose squares are far from what floats hold
@@ -26,7 +26,8 @@ class Claim:
     unit: whose whole contribution is hidden, one example's or one client's.
     adjacency: neighbours differ by a unit that is there or not ("add-remove"), that sends its vector or nothing ("zero-out"),
     or that sends one vector or another ("replace-one", which moves a sum by up to twice the clip norm).
-    observer: "public" sees what the server broadcasts, "server" also what the server receives.
+    observer: "public" sees what the server broadcasts, "server" also what the server receives. "neighbours" see everything that
+    nodes of a graph say.
     accountant: "pld" is tight; "rdp" is looser, and the one that is left if `Charge` does not say how coarse discrete noise is.
     insecure: the noise came from a seed that others can know, so that the claim describes an experiment and protects nobody.
     """
@@ -55,7 +56,7 @@ class Claim:
     @property
     def text(self) -> str:
         """The conditions that must be stated with every ε."""
-        whom = "the server" if self.observer == "server" else "the public"
+        whom = f"the {self.observer}"
         said = f"at δ = {self.delta:g}, {self.unit} level, {self.adjacency}, against {whom} ({self.accountant.upper()})"
         return f"{said}; INSECURE: the noise came from a fixed seed and protects nobody" if self.insecure else said
 

@@ -37,7 +37,7 @@ def check_privacy(algorithm: Algorithm, privacy: PrivacySettings, *, secure: boo
             f"privacy.observer = 'public' trusts the server with the noise, but {what} clients add it themselves, and it "
             "protects against the server too. Use privacy.observer = 'server'."
         )
-    if privacy.hidden_cohorts and (privacy.observer == "server" or privacy.unit == "example"):
+    if privacy.hidden_cohorts and (privacy.observer != "public" or privacy.unit == "example"):
         raise InputError(
             "privacy.hidden_cohorts hides from the public which clients took part. It does not hide this from the server, and "
             "does not hide single examples. Use privacy.unit = 'client' with privacy.observer = 'public'."

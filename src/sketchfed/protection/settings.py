@@ -26,9 +26,9 @@ class PrivacySettings:
     """The mechanism: `gaussian`, `discrete_gaussian` for secure sums, or a subclass of `GaussianNoise` of your own."""
     unit: Literal["client", "example"] = "client"
     """The unit whose presence ε hides: all data of a client, or a single example."""
-    observer: Literal["server", "public"] = "server"
+    observer: Literal["server", "public", "neighbours"] = "server"
     """Whom the noise protects against: everyone including the server, or only observers of the server's broadcasts. In the
-    second case, a trusted server adds the noise."""
+    second case, a trusted server adds the noise. With [graph] it is `neighbours`: everyone who sees what nodes say."""
     placement: Literal["sent", "steps"] = "sent"
     """Where noise is added: on what is sent, or on the gradient of each local step before encoding (Song et al. 2023,
     Alg. 2)."""

@@ -102,7 +102,9 @@ class Network(Server):
         self._count(found)
         if self._tell_exchanges is not None:
             self._record(found, index, self._tell_exchanges)
-        self._tell(found.failed | {receiver: f"node {sender}'s message: {why}" for (sender, receiver), why in found.refused.items()})
+        self._tell(
+            found.failed | {receiver: f"node {sender}'s message: {why}" for (sender, receiver), why in found.refused.items()}
+        )
         if not found.worked:
             raise self._unusable(found.failed) if found.failed else NoReplyError(f"no node took part in round {index + 1}.")
         weights, self._consensus, self.farthest = self.group.mean()

@@ -31,8 +31,8 @@ def tree_of(links: Links) -> Tree:
 class ExactPeer(Peer):
     """Holds the same replica as all other nodes.
 
-    Paper: Song et al. 2023, Sec. 4, "Decentralization". Each node adds the sums of its children to its own sketch and passes the
-    result to its parent. The root takes Algorithm 1's step, and the update travels down. A node that misses an update asks
+    Paper: Song et al. 2023, Sec. 4, "Decentralization". Each node adds the sums of its children to its own sketch and passes
+    the result to its parent. The root takes Algorithm 1's step, and the update travels down. A node that misses an update asks
     all its neighbours in the next round.
     """
 

@@ -21,8 +21,8 @@ from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
 class GossipPeer(Peer):
     """Holds an estimate of its own model and of each neighbour's, and what it has not said yet of its own.
 
-    Its model is `voice.estimate + owed`. A message holds the updates that the neighbour lacks, as far as this node knows. A node
-    that has missed something begins its next message with a packet 'behind', and gets it with the reply of the round after.
+    Its model is `voice.estimate + owed`. A message holds the updates that the neighbour lacks, as far as this node knows. A
+    node that has missed something begins its next message with a packet 'behind', and gets it one round later.
     """
 
     extras: ClassVar[tuple[str, ...]] = ()
@@ -164,7 +164,9 @@ class GossipPeer(Peer):
             index, fresh = named["round"].tolist()
             self.copies[other] = estimates[other] if fresh else from_tensors(group(named, "replica"), round=index)
             if self.copies[other].round != index:
-                raise ValueError(f"node {self.node} holds node {other}'s estimate of round {index}, and node {other} another one")
+                raise ValueError(
+                    f"node {self.node} holds node {other}'s estimate of round {index}, and node {other} another one"
+                )
 
 
 def wanted(after: ClientMemory) -> Tensor:

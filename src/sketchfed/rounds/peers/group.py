@@ -124,7 +124,7 @@ class PeerGroup:
             found.sent[pair] = found.sent.get(pair, 0) + len(message)
         if self.recording:
             found.said[step] = sorted(said.items())
-        silent = {pair: b"" for pair in outgoing.keys() - said.keys()}
+        silent = dict.fromkeys(outgoing.keys() - said.keys(), b"")
         came = self._transport.exchange(silent | weathered(links, said, step), expected, index, step)
         for pair in sorted(came):
             if came[pair]:
@@ -181,7 +181,9 @@ class PeerGroup:
         """Continue from what `tensors` returned. Raises KeyError, TypeError or ValueError if it is not that."""
         named = {node: group(tensors, str(node)) for node in self.peers}
         estimates = {
-            node: from_tensors(group(own, "estimate"), round=int(own["spoken"])) for node, own in named.items() if "spoken" in own
+            node: from_tensors(group(own, "estimate"), round=int(own["spoken"]))
+            for node, own in named.items()
+            if "spoken" in own
         }
         for node, peer in self.peers.items():
             peer.restore(named[node], estimates)

@@ -35,14 +35,17 @@ def check_served(algorithm: Algorithm) -> None:
     """Refuse, without [graph], algorithms that need one."""
     if isinstance(algorithm, Gossip):
         raise InputError(
-            f"algorithm '{algorithm.name}' runs between neighbours. Add [graph], such as [graph] with name = \"ring\", or use algorithm "
-            "'fedavg', which has a server."
+            f"algorithm '{algorithm.name}' runs between neighbours. Add [graph], such as [graph] with name = \"ring\", or use "
+            "algorithm 'fedavg', which has a server."
         )
 
 
 def check_graph(protection: Protection) -> None:
     """Refuse algorithms and protections that do not work between neighbours."""
-    algorithm, steps = protection.algorithm, "Use privacy.unit = 'example' with privacy.placement = 'steps', or remove [privacy]."
+    algorithm, steps = (
+        protection.algorithm,
+        "Use privacy.unit = 'example' with privacy.placement = 'steps', or remove [privacy].",
+    )
     kind = peer_of(algorithm)
     if isinstance(protection, SecureSums):
         raise InputError(
@@ -63,11 +66,11 @@ def check_graph(protection: Protection) -> None:
         )
     if kind is TrackingPeer:
         raise InputError(
-            "privacy.placement = 'sent' hides one change a round, and algorithm 'gossip_tracking' also says where the model is. "
-            f"{steps} Algorithm 'gossip' takes it."
+            "privacy.placement = 'sent' hides one change a round, and algorithm 'gossip_tracking' also says where the model "
+            f"is. {steps} Algorithm 'gossip' takes it."
         )
     if kind is GossipPeer and protection.batches is not None:
         raise InputError(
-            "privacy.unit = 'example' with placement = 'sent' bounds the change that one example makes in one round, and a message of "
-            f"algorithm 'gossip' also holds what was left of earlier rounds. {steps}"
+            "privacy.unit = 'example' with placement = 'sent' bounds the change that one example makes in one round, and a "
+            f"message of algorithm 'gossip' also holds what was left of earlier rounds. {steps}"
         )

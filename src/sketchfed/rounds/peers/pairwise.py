@@ -22,9 +22,9 @@ from sketchfed.wire import expect_kind, pack, unpack
 class PairwisePeer(Peer):
     """Trains its own model, says S·x to each neighbour, and moves towards what the neighbours said, within the span of S.
 
-    Paper: Zhang & Wang 2021, App. D, which says only that neighbours agree upon seeds and exchange sketches of their parameters.
-    The rest is ours: with P the orthogonal projection onto the rows of S, x ← x + γ·Σⱼ wᵢⱼ·P(xⱼ − x). Both ends of a link move
-    by opposite amounts, so the mean of all models stays where it is, and P removes the disagreement that it sees.
+    Paper: Zhang & Wang 2021, App. D, which says only that neighbours agree upon seeds and exchange sketches of their
+    parameters. The rest is ours: with P the orthogonal projection onto the rows of S, x ← x + γ·Σⱼ wᵢⱼ·P(xⱼ − x). Both ends of
+    a link move by opposite amounts, so the mean of all models stays where it is, and P removes the disagreement that it sees.
     γ is `algorithm.global_rate`.
     """
 

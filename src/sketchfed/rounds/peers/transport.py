@@ -33,7 +33,7 @@ def weathered(links: Links, messages: Mapping[Pair, bytes], step: int) -> dict[P
     """What arrives of these messages: late and lost ones are left out, and spoiled ones are damaged."""
     found = {}
     for (sender, receiver), message in messages.items():
-        fate = links.fate(sender, receiver, message=step)
+        fate = links.fate(sender, receiver, number=step)
         if fate in ("arrives", "spoiled"):
             spoiled = fate == "spoiled"
             found[sender, receiver] = links.spoil(message, sender, receiver, number=step) if spoiled else message

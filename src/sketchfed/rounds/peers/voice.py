@@ -1,4 +1,4 @@
-"""What a node said so far: the estimate of its model that follows from it, and the latest updates for those that missed some."""
+"""What a node said so far: the estimate of its model that follows, and the latest updates, for those that missed some."""
 
 from collections.abc import Mapping, Sequence
 

@@ -9,6 +9,7 @@ from sketchfed.attacks.matching import Guess, Matching
 from sketchfed.attacks.membership import by_alignment, by_loss, mislabelled
 from sketchfed.attacks.observation import Observation, Observed
 from sketchfed.attacks.property import PropertyInference
+from sketchfed.attacks.public import Public
 from sketchfed.attacks.reconstruction import DeepLeakage, FirstLayer, GradientMatching, JointMatching, Reconstruction
 from sketchfed.attacks.scores import (
     auc,
@@ -28,7 +29,7 @@ from sketchfed.attacks.smoothing import smoothed_steps, smoothed_weights
 from sketchfed.attacks.steps import AllBroadcasts, AsSent, ByAdjoint, ByPseudoInverse, StepAttack, Steps
 from sketchfed.attacks.targets import Joint, Target, repeated
 from sketchfed.attacks.theorems import adjoint_error, collision, product_error, pseudo_inverse_error
-from sketchfed.attacks.view import ROLES, Public, Update, View
+from sketchfed.attacks.view import ROLES, Update, View
 from sketchfed.parts import Registry
 
 __all__ = [

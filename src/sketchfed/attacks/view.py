@@ -103,6 +103,7 @@ class View:
             Scene(
                 protection=public.protection,
                 topology=public.topology,
+                layout=public.layout,
                 seed=public.seed,
                 start=start,
                 node=self.members[0],

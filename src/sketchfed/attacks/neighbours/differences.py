@@ -32,7 +32,7 @@ class GossipReplay(Replay):
         self.code = cache(self._code)
         to = dict.fromkeys(scene.neighbours, scene.node) | {scene.node: min(scene.neighbours)}
         self.packets = {node: self._packets(node, other) for node, other in to.items()}
-        first = peer_of(algorithm).first(scene.start)
+        first = peer_of(scene.protection).first(scene.start)
         self.estimates = {node: self._estimated(node, first, said) for node, said in self.packets.items()}
         """What nodes told of themselves before each round and after the last one, for this node and its neighbours."""
 
@@ -136,21 +136,21 @@ class TrackingReplay(GossipReplay):
     """The second packet of a message shows A(u + Δ − Δ of the round before), and the first the model after a step along u."""
 
     def run(self, changes: Tensor, *, known: bool) -> Path:
-        path, places, voices = Path(), [0, 1], [self._voices(_weights, known), self._voices(_tracked, known)]
-        zeros = [torch.zeros(self.scene.dim, dtype=torch.float64) for _ in self.nodes]
-        models, tracked, last = zeros, zeros, zeros
+        path, zero = Path(), torch.zeros(self.scene.dim, dtype=torch.float64)
+        of_models, of_tracked = self._voices(_weights, known), self._voices(_tracked, known)
+        models, tracked, shown, last = ([zero for _ in self.nodes] for _ in range(4))
         rate, count = self.tracking_rate, len(self.scene.neighbours)
         first: list[Tensor] = []
         for index in self.rounds:
             models = [model + rate * each for model, each in zip(models, tracked, strict=True)]
             path.models += models[:count]
             first += self._told_of(index, models)
-            tracked = [each - old for each, old in zip(tracked, last, strict=True)]
-            path.before += tracked[:count]
+            before = [each - old for each, old in zip(shown, last, strict=True)]  # the model's step went without this mixing
+            path.before += before[:count]
             last = list(changes[index])
-            tracked = [each + new for each, new in zip(tracked, last, strict=True)]
+            tracked = [each + new for each, new in zip(before, last, strict=True)]
             path.heard += self._told_of(index, tracked)
-            models, tracked = (voices[place].mixed(index, each) for place, each in zip(places, (models, tracked), strict=True))
+            models, shown = of_models.mixed(index, models), of_tracked.mixed(index, tracked)
         path.heard += first
         return path
 

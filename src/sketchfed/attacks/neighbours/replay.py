@@ -4,7 +4,8 @@ All nodes start from one model, codecs are linear, and mixing is linear. So ever
 the changes that all nodes made, plus what the listener knows already: its own messages, and estimates that were built from
 messages it heard. If changes are modelled as independent Gaussian numbers, all with the same variance, their mean given all
 messages solves a least-squares problem. Conjugate gradients solve it without forming the matrix (Hestenes & Stiefel 1952). This
-is what Kalman's filter and a smoother would compute, without their covariances.
+is what Kalman's filter and a smoother would compute, without their covariances. A second pass takes the directions of changes
+from the first one (`prior`).
 """
 
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.attacks.knowledge.base import Heard, spread
+from sketchfed.attacks.neighbours.prior import Likely, likely
 from sketchfed.attacks.neighbours.scene import Scene, Told
 from sketchfed.attacks.observation import through
 from sketchfed.codecs.linear import LinearMap
@@ -22,7 +24,7 @@ from sketchfed.errors import InputError
 MOST_NUMBERS = 2**25
 """The largest amount of numbers of changes that are estimated together. If there are more, only first rounds are looked at."""
 ITERATIONS = 300
-TOLERANCE = 1e-7
+TOLERANCE = 1e-6
 """Conjugate gradients stop when the gradient is this much shorter than at the start."""
 
 
@@ -79,8 +81,18 @@ class Replay(ABC):
         heard, start, shape = self.heard, self.scene.start.weights, (len(self.rounds), len(self.nodes), self.scene.dim)
         changes = torch.zeros(shape, dtype=torch.float64)
         if not self._is_plain:
-            changes = self._explained(heard, shape)
+            changes = self._explained(heard, shape, Likely())
+            then = (
+                None
+                if self._is_noisy
+                else likely(self.scene.layout, self.scene.algorithm.work, changes, all_heard=not self.scene.unseen)
+            )
+            changes = changes if then is None else self._explained(heard, shape, then)
         return self._read(changes, heard, start)
+
+    @property
+    def _is_noisy(self) -> bool:
+        return self.scene.protection.budget is not None
 
     @property
     def _is_plain(self) -> bool:
@@ -111,17 +123,17 @@ class Replay(ABC):
             )
         return found
 
-    def _explained(self, heard: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-        """The most likely changes."""
+    def _explained(self, heard: list[Tensor], shape: tuple[int, ...], prior: Likely) -> Tensor:
+        """The most likely changes. They are `prior` of the numbers that are solved for."""
         nothing = torch.zeros(shape, dtype=torch.float64)
         wanted = [told - known for told, known in zip(heard, self.run(nothing, known=True).heard, strict=True)]
-        changes = nothing.clone().requires_grad_()
+        numbers = nothing.clone().requires_grad_()
         with torch.enable_grad():
-            graph = self.run(changes, known=False).heard
+            graph = self.run(prior.apply(numbers), known=False).heard
 
         def back(rows: list[Tensor]) -> Tensor:
             used = [(told, row) for told, row in zip(graph, rows, strict=True) if told.requires_grad]
-            (found,) = torch.autograd.grad([told for told, _ in used], changes, [row for _, row in used], retain_graph=True)
+            (found,) = torch.autograd.grad([told for told, _ in used], numbers, [row for _, row in used], retain_graph=True)
             return found
 
         damping = self.noise / self._size_of_changes(heard) if self.noise else 0.0
@@ -132,14 +144,14 @@ class Replay(ABC):
         for _ in range(ITERATIONS):
             if square <= TOLERANCE**2 * first or not square:
                 break
-            image = self.run(direction, known=False).heard
+            image = self.run(prior.apply(direction), known=False).heard
             step = square / (_square(image) + damping * float(direction.square().sum()))
             solution = solution + step * direction
             left = [each - step * moved for each, moved in zip(left, image, strict=True)]
             gradient = back(left) - damping * solution
             now = float(gradient.square().sum())
             direction, square = gradient + now / square * direction, now
-        return solution
+        return prior.apply(solution)
 
     def _size_of_changes(self, heard: list[Tensor]) -> float:
         """Estimate the variance of a number of a change from the first messages, in which the model before is known."""

@@ -14,6 +14,7 @@ from sketchfed.protection import Protection
 from sketchfed.rounds import Exchange
 from sketchfed.rounds.network import receiver
 from sketchfed.seeds import PublicSeed
+from sketchfed.vectors import Layout
 
 REACH = 2
 """How many links away from a neighbour a node may be for its changes to be estimated as well. Those farther away matter less
@@ -41,6 +42,8 @@ class Scene:
 
     protection: Protection
     topology: Topology
+    layout: Layout
+    """The parameters of the model."""
     seed: PublicSeed
     start: Replica
     """What all nodes hold before the first round."""

@@ -18,7 +18,7 @@ def told_in_sums(scene: Scene, algorithm: GossipExact) -> Iterator[Told]:
 
     The update that comes down is the mean over all. Less the sum that the node passed up, it is that of the others.
     """
-    tree, replica = tree_of(scene.topology.at(0)), scene.start
+    tree, replica = tree_of(scene.topology.at(0), scene.graph.centre), scene.start
     for index in scene.rounds:
         if replica.round != index:
             return

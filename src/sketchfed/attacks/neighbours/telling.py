@@ -12,6 +12,7 @@ from sketchfed.attacks.neighbours.models import PairwiseReplay, SharedReplay
 from sketchfed.attacks.neighbours.scene import Scene, Told
 from sketchfed.attacks.neighbours.sums import told_in_sums
 from sketchfed.errors import InputError
+from sketchfed.protection import SecureSums
 
 
 def told_by_neighbours(scene: Scene) -> Sequence[Told]:
@@ -20,6 +21,11 @@ def told_by_neighbours(scene: Scene) -> Sequence[Told]:
     if not scene.rounds:
         return []
     _ = scene.graph  # refuses graphs that change
+    if isinstance(scene.protection, SecureSums):
+        raise InputError(
+            "under [secure], a node learns only a weighted sum of its neighbours' sketches, and no attack on such sums is "
+            "written yet. Audit the same run without [secure], to see what its neighbours' own messages would tell."
+        )
     if isinstance(algorithm, GossipExact):
         return list(told_in_sums(scene, algorithm))
     if isinstance(algorithm, Gossip):

@@ -1,0 +1,5 @@
+"""The tables and the picture of `audit-neighbours`."""
+
+
+def write(rows, folder):
+    """Written later."""

@@ -37,8 +37,10 @@ class Settings:
     """
 
     cases: list[str]
-    batches: list[int]
-    """The examples of a step. Images and properties are looked for with one example only."""
+    """Those with one example in a step, of which images and properties are looked for."""
+    larger: list[str]
+    """Those with `batch` examples in a step, of which only changes are estimated."""
+    batch: int
     hidden: int
     nodes: int
     rounds: int
@@ -57,12 +59,12 @@ class Settings:
 
 def arms(settings: Settings) -> list[Case]:
     """A run for each case, batch and seed."""
-    told = asdict(settings)
+    told, wanted = (
+        asdict(settings),
+        [(case, 1) for case in settings.cases] + [(case, settings.batch) for case in settings.larger],
+    )
     return [
-        Case(key={"case": case, "batch": batch, "seed": seed}, tables=told)
-        for batch in settings.batches
-        for case in settings.cases
-        for seed in settings.seeds
+        Case(key={"case": case, "batch": batch, "seed": seed}, tables=told) for seed in settings.seeds for case, batch in wanted
     ]
 
 
@@ -71,6 +73,7 @@ def run(settings: Settings, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = run_arms(arms(settings), folder / "results.jsonl", processes=settings.processes, title="audits", compute=audited)
     from sketchfed_lab.experiments import audit_neighbours_report
+
     audit_neighbours_report.write(rows, folder)
 
 
@@ -114,7 +117,11 @@ class _Halved:
 def tables_of(case: str, batch: int, seed: int, settings: Settings) -> dict[str, Any]:
     """The configuration of a case."""
     name, ratio, graph, *more = case.split()
-    tables: dict[str, Any] = {"seed": seed, "engine": {"workers": 1, "evaluate_every": settings.rounds}, "graph": {"name": graph}}
+    tables: dict[str, Any] = {
+        "seed": seed,
+        "engine": {"workers": 1, "evaluate_every": settings.rounds},
+        "graph": {"name": graph},
+    }
     algorithm = {"name": name, "rounds": settings.rounds, "local_steps": 1, "batch": batch, "local_rate": settings.rate}
     tables["algorithm"] = algorithm | {"screening": 0.0}
     if ratio != "dense":
@@ -188,7 +195,10 @@ def _images(
     """PSNR of each victim by attack, and of the mean public image."""
     dataset, found = images(), dict[str, list[float]]()
     victims = [update for update in updates if update.round in settings.victims]
-    matching, mean = Matching(iterations=settings.iterations, variation=settings.variation), dataset.prepare(dataset.x_test).mean(0)
+    matching, mean = (
+        Matching(iterations=settings.iterations, variation=settings.variation),
+        dataset.prepare(dataset.x_test).mean(0),
+    )
     pictures: dict[str, list[str | None]] = {}
     for number, update in enumerate(victims):
         truth, seen = recorded.behind(update.round, update.clients).x[:1], update.observation
@@ -196,7 +206,9 @@ def _images(
         change = known.get((update.round, update.clients[0]))
         if change is not None:
             whole = replace(seen, values=change, map=None)
-            attempts |= {f"{ALL}, matching": _searched(matching, whole, number), f"{ALL}, division": _divided(whole)}
+            attempts[f"{ALL}, division"] = _divided(whole)
+            if seen.map is not None:
+                attempts[f"{ALL}, matching"] = _searched(matching, whole, number)
         for name, guess in attempts.items():
             found.setdefault(name, []).append(0.0 if guess is None else round(float(psnr(guess, truth)), 2))
             pictures.setdefault(name, []).append(None if guess is None else png_base64(guess[0]))

@@ -19,7 +19,7 @@ from sketchfed.errors import InputError
 from sketchfed.models import build
 from sketchfed.runs import Case, Row, Workload
 from sketchfed.training import Examples, one_thread
-
+from sketchfed_lab.experiments import audit_neighbours_report
 from sketchfed_lab.experiments.arms import run_arms
 
 PUBLIC = 1_000
@@ -72,8 +72,6 @@ def run(settings: Settings, folder: Path) -> None:
     """Train and record every run, look at it from one node, and write it up."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = run_arms(arms(settings), folder / "results.jsonl", processes=settings.processes, title="audits", compute=audited)
-    from sketchfed_lab.experiments import audit_neighbours_report
-
     audit_neighbours_report.write(rows, folder)
 
 
@@ -178,10 +176,8 @@ def _pair(whole: float, first: float | None = None) -> tuple[float, float]:
 
 def _difference(seen: Observation, before: dict[int, Tensor], node: int) -> Tensor | None:
     """App. D's W_new − W_old: two messages, each de-sketched by the adjoint. None in the first round."""
-    if seen.map is None:
-        model = seen.values + seen.weights
-    else:
-        model = seen.map.adjoint(seen.values + seen.map.apply(seen.weights))
+    message = seen.values + (seen.weights if seen.map is None else seen.map.apply(seen.weights))
+    model = message if seen.map is None else seen.map.adjoint(message)
     old, before[node] = before.get(node), model
     return None if old is None else model - old
 

@@ -1,5 +1,8 @@
 """`sketchfed run`: train, watch, compare."""
 
+import os
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +12,9 @@ import typer
 
 from sketchfed.cli.files import writable
 from sketchfed.errors import DivergedError, InputError
+from sketchfed.rounds.launch import Launch
+from sketchfed.rounds.rank_hub import has_joined, said_goodbye
+from sketchfed.rounds.ranks import RESUME
 
 if TYPE_CHECKING:
     from sketchfed.config import Config
@@ -57,10 +63,13 @@ def run(
     With [privacy] noise is calibrated for an ε, and with [secure] the server sees sums only: examples/private-secure.toml.
     Every key but the names has a default; docs/running.md has them all.
     """
-    from sketchfed.config import load_config
-    from sketchfed.runs.folder import CONFIG, free_path, numbered
+    from sketchfed.runs.folder import CONFIG, RunFolder, free_path, numbered
 
     changes = settings or []
+    launch = Launch.of()
+    if launch is not None and not launch.leads:
+        _serve([] if resume else [_named(path, changes) for path in configs or []], changes, resume=resume, device=device)
+        return
     if resume:
         folders = _to_resume(configs or [], writable(out), changes)
         plans = [(folder, None if (folder / CONFIG).exists() else config) for folder, config in folders]
@@ -73,12 +82,53 @@ def run(
             plans.append((free_path(out, config.name, taken=[folder for folder, _ in plans]), config))
         report = out / "report.html" if len(plans) > 1 else plans[0][0] / "report.html"
     else:
-        shared = {"algorithm": {"rounds": 100, "local_steps": 5, "local_rate": 0.5}}
-        tables = {name: {**own, "algorithm": shared["algorithm"] | own["algorithm"]} for name, own in EMBEDDED.items()}
         group = next(path for path in numbered(writable(out), "digits") if not path.exists())
-        plans = [(group / name, load_config({"name": name, **table}, changes)) for name, table in tables.items()]
+        plans = [(group / config.name, config) for config in _embedded(changes)]
         report = group / "report.html"
+    if launch is not None and launch.size > 1:
+        _check_launched(launch, [RunFolder.config(folder) if config is None else config for folder, config in plans])
+        signal.signal(signal.SIGTERM, _ended)
     run_all(plans, report, tensorboard=tensorboard, device=device)
+    said_goodbye()
+
+
+def _embedded(changes: Sequence[str]) -> "list[Config]":
+    from sketchfed.config import load_config
+
+    shared = {"algorithm": {"rounds": 100, "local_steps": 5, "local_rate": 0.5}}
+    tables = {name: {**own, "algorithm": shared["algorithm"] | own["algorithm"]} for name, own in EMBEDDED.items()}
+    return [load_config({"name": name, **table}, changes) for name, table in tables.items()]
+
+
+def _serve(configs: "list[Config]", changes: Sequence[str], *, resume: bool, device: str | None) -> None:
+    """Serve clients in all runs of rank 0. A run that is resumed has its configuration there."""
+    from sketchfed.runs.following import serve_all
+    from sketchfed.runs.objects import problem_of
+
+    given = None if resume else configs or _embedded(changes)
+    if given is not None:
+        _check_launched(Launch.needed(), given)
+        if device is not None:
+            given = [replace(config, engine=replace(config.engine, device=device)) for config in given]
+    serve_all(given, problem_of)
+
+
+def _check_launched(launch: Launch, configs: "Sequence[Config]") -> None:
+    """Refuse a launch of several ranks for runs of one process: each rank would do the same."""
+    for config in configs:
+        if config.engine.name != "ranks":
+            raise InputError(
+                f"this is rank {launch.rank} of a launch of {launch.size}, but engine.name = '{config.engine.name}' of run "
+                f"'{config.name}' needs one process. Add --set engine.name=ranks, or start it without torchrun."
+            )
+
+
+def _ended(number: int, frame: object) -> None:
+    """End rank 0 when the launcher says so. The run's folder is always fit to be resumed."""
+    if has_joined():  # otherwise this rank has noticed by itself, and is about to say so
+        print(f"sketchfed: the launch was ended (signal {number}), as torchrun does after a rank failed. {RESUME}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(128 + number)
 
 
 def run_all(

@@ -9,8 +9,10 @@ from torch import nn
 
 from sketchfed.config import GIVEN, SHARING, Config, DataSettings, ModelSettings, load_config
 from sketchfed.errors import InputError
+from sketchfed.rounds.launch import Launch
 from sketchfed.rounds.recorder import OnExchange
 from sketchfed.runs.folder import RunFolder
+from sketchfed.runs.following import follow
 from sketchfed.runs.loop import Loop, MakeHost, OnRound
 from sketchfed.runs.objects import FUNCTIONS, Objects, problem_of
 from sketchfed.runs.result import Run
@@ -62,7 +64,10 @@ def run(
     """
     chosen = load_config(config if config is not None else {})
     functions: dict[str, Any] = {"train": train, "evaluate": evaluate, "batch_loss": batch_loss, "collate": collate}
+    follows = is_follower(chosen)
     if all(given is None for given in (model, clients, test, loss, metric, client_test, *functions.values())):
+        if follows:
+            return follow(chosen, problem_of)
         return prepare(chosen, folder=folder, on_exchange=on_exchange).finish(on_round)
     if (chosen.data, replace(chosen.model, **SHARING)) != (DataSettings(), ModelSettings()):
         raise InputError(
@@ -71,7 +76,14 @@ def run(
         )
     built_in: dict[str, Any] = {"loss": loss, "metric": metric, "task": task, "redraw": redraw}
     objects = Objects(model=model, clients=clients, test=test, client_test=client_test, **functions, **built_in)
-    return _begun(_given(chosen, objects, on_exchange), folder).finish(on_round)
+    if follows:
+        return follow(objects.named_in(chosen), objects.problem)
+    return _begun(_given(chosen, objects, on_exchange, None if folder is None else Path(folder)), folder).finish(on_round)
+
+
+def is_follower(config: Config) -> bool:
+    """Whether this process is a rank of a launch that serves clients, while rank 0 runs the server."""
+    return config.engine.name == "ranks" and not Launch.needed().leads
 
 
 def resume(folder: Path | str, *, device: str | None = None, on_round: OnRound | None = None, **given: Any) -> Run:
@@ -110,7 +122,7 @@ def reopen(folder: Path | str, *, host: MakeHost | None = None, device: str | No
     if not set(needed) <= given.keys():
         listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
         raise InputError(f"the run in {path} was given its model and data as objects. Pass {listed} again.")
-    return _given(config, Objects(**given)).keep_in(RunFolder.open(path))
+    return _given(config, Objects(**given), folder=path).keep_in(RunFolder.open(path))
 
 
 def _named(config: Config, on_exchange: OnExchange | None, *, folder: Path | None, host: MakeHost | None) -> Loop:
@@ -125,11 +137,13 @@ def _begun(loop: Loop, folder: Path | str | None) -> Loop:
     return loop if folder is None else loop.keep_in(RunFolder.create(Path(folder)))
 
 
-def _given(config: Config, objects: Objects, on_exchange: OnExchange | None = None) -> Loop:
-    if config.engine.name != "local":
+def _given(
+    config: Config, objects: Objects, on_exchange: OnExchange | None = None, folder: Path | None = None
+) -> Loop:
+    if config.engine.name not in ("local", "ranks"):
         raise InputError(
             f"model, clients and test were given as objects, which stay in this process, but engine.name = "
             f"'{config.engine.name}' runs clients elsewhere. Name model and data in the configuration, or remove engine.name."
         )
     config = objects.named_in(config)
-    return Loop(config, objects.problem(config), on_exchange)
+    return Loop(config, objects.problem(config), on_exchange, folder=folder)

@@ -126,8 +126,8 @@ def _check_launched(launch: Launch, configs: "Sequence[Config]") -> None:
 def _ended(number: int, frame: object) -> None:
     """End rank 0 when the launcher says so. The run's folder is always fit to be resumed."""
     if has_joined():  # otherwise this rank has noticed by itself, and is about to say so
-        print(f"sketchfed: the launch was ended (signal {number}), as torchrun does after a rank failed. {RESUME}", file=sys.stderr)
-        sys.stderr.flush()
+        said = f"the launch was ended (signal {number}), as torchrun does after a rank failed."
+        print(f"sketchfed: {said} {RESUME}", file=sys.stderr, flush=True)
         os._exit(128 + number)
 
 

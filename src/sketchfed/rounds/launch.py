@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from sketchfed.errors import InputError, RankError
 
@@ -62,8 +62,8 @@ class Launch:
         found = cls.of(environment)
         if found is None:
             raise InputError(
-                "engine.name = 'ranks' shares the clients between the processes of a launch, and this process was started alone. "
-                f"Launch it with: {HOW}. Or use engine.name = 'local', which runs all clients in threads."
+                "engine.name = 'ranks' shares the clients between the processes of a launch, and this process was started "
+                f"alone. Launch it with: {HOW}. Or use engine.name = 'local', which runs all clients in threads."
             )
         return found
 
@@ -72,13 +72,11 @@ class Launch:
         """Whether this is rank 0, which runs the server."""
         return self.rank == 0
 
-    def store(self, wait: float) -> dist.Store:
+    def store(self, wait: float) -> Store:
         """The store in which ranks find each other."""
         seconds = timedelta(seconds=wait)
         try:
-            found = dist.TCPStore(
-                self.address, self.port, None, self.leads and not self.hosted, seconds, wait_for_workers=False
-            )
+            found = TCPStore(self.address, self.port, None, self.leads and not self.hosted, seconds, wait_for_workers=False)
         except (RuntimeError, ValueError) as error:
             raise RankError(
                 f"rank {self.rank} cannot reach the store of the launch at {self.address}:{self.port} within {wait:g} seconds. "
@@ -86,7 +84,7 @@ class Launch:
                 "--master-port) name its machine and a port that is open there."
             ) from error
         found.set_timeout(seconds)
-        return dist.PrefixStore(f"sketchfed/{self.attempt}", found)
+        return PrefixStore(f"sketchfed/{self.attempt}", found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ class Place:
         return f"rank {self.rank} on {self.host} (process {self.process})"
 
 
-def met(launch: Launch, store: dist.Store, wait: float) -> list[Place]:
+def met(launch: Launch, store: Store, wait: float) -> list[Place]:
     """Wait for all ranks, and return where each of them runs."""
     own = {"host": socket.gethostname(), "process": os.getpid()}
     until, found = time.monotonic() + wait, dict[int, Place]()
@@ -115,8 +113,8 @@ def met(launch: Launch, store: dist.Store, wait: float) -> list[Place]:
                 if time.monotonic() > until:
                     missing = [str(rank) for rank in range(launch.size) if rank not in found]
                     raise RankError(
-                        f"{len(found)} of {launch.size} ranks joined within {wait:g} seconds; rank {', '.join(missing[:5])} did "
-                        "not. Look at its output, start all ranks with the same WORLD_SIZE, or raise engine.wait."
+                        f"{len(found)} of {launch.size} ranks joined within {wait:g} seconds; rank {', '.join(missing[:5])} "
+                        "did not. Look at its output, start all ranks with the same WORLD_SIZE, or raise engine.wait."
                     )
                 time.sleep(_POLL)
     except (RuntimeError, ConnectionError) as error:

@@ -38,8 +38,9 @@ class LocalEngine:
         judged: Callable[[int], Judged] | None = None,
         identities: Callable[[int], Identity] | None = None,
     ) -> None:
-        """`judged` gives the data on which a client is evaluated, and `identities` its long-term key for secure sums. By default,
-        these keys are drawn here."""
+        """`judged` gives the data on which a client is evaluated, and `identities` its long-term key for secure sums. By
+        default, these keys are drawn here.
+        """
         self.clients = clients
         self.complaints: dict[int, str] = {}
         self.agreed = participant.agreed

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from sketchfed.errors import RankError, WireError
 from sketchfed.rounds.launch import Launch, Place, met
@@ -105,7 +106,7 @@ class _Channel:
             self._fail(error)
 
     def _message(self, envelope: np.ndarray[Any, Any], total: int) -> Message:
-        first, second = split(memoryview(envelope), most=2)
+        first, second = split(envelope.data, most=2)
         lengths = integers(unpack(first), "lengths", most=_MOST_PAYLOAD)
         if sum(lengths) != total or len(lengths) > _MOST_PARTS:
             raise WireError(f"it announced {total:,} bytes, and parts of {sum(lengths):,}. Start all ranks with one version.")
@@ -168,15 +169,15 @@ class Hub:
             else:
                 dist.init_process_group(
                     "gloo",
-                    store=dist.PrefixStore("gloo", store),
+                    store=PrefixStore("gloo", store),
                     rank=launch.rank,
                     world_size=launch.size,
                     timeout=timedelta(seconds=wait),
                 )
         except (RuntimeError, ValueError) as error:
             raise RankError(
-                f"rank {launch.rank} cannot connect to the others: {_short(error)}. If a machine has several networks, name the "
-                "right interface with GLOO_SOCKET_IFNAME, and open its ports between the machines."
+                f"rank {launch.rank} cannot connect to the others: {_short(error)}. If a machine has several networks, name "
+                "the right interface with GLOO_SOCKET_IFNAME, and open its ports between the machines."
             ) from error
         self._store = store  # rank 0 may run it
         self._inbox: SimpleQueue[tuple[int, Message | Exception]] = SimpleQueue()
@@ -222,7 +223,7 @@ class Hub:
             if isinstance(item, WireError):
                 raise RankError(f"{self.places[rank]} cannot be understood: {item}")
             if isinstance(item, Exception):
-                raise RankError(f"{self.places[rank]} is gone: its connection was lost ({_short(item)}). {self._advice(rank, remedy)}")
+                raise RankError(f"{self.places[rank]} is gone: its connection was lost ({_short(item)}). {_advice(remedy)}")
             return rank, item
 
     def _look_for_silence(self, suspected: dict[int, float], remedy: str) -> None:
@@ -234,11 +235,8 @@ class Hub:
             elif now - suspected.setdefault(rank, now) > min(1.0, self.deadline / 2):
                 raise RankError(
                     f"{self.places[rank]} was silent for {now - channel.heard:.0f} seconds, and engine.deadline = "
-                    f"{self.deadline:g}. {self._advice(rank, remedy)}"
+                    f"{self.deadline:g}. {_advice(remedy)}"
                 )
-
-    def _advice(self, rank: int, remedy: str) -> str:
-        return f"The output of that process may say why. {remedy}".rstrip()
 
     def close(self) -> None:
         """Say goodbye, and wait until all others have said it as well."""
@@ -259,6 +257,10 @@ class Hub:
             dist.destroy_process_group()
 
 
+def _advice(remedy: str) -> str:
+    return f"The output of that process may say why. {remedy}".rstrip()
+
+
 def _short(error: Exception) -> str:
     """The first sentence of an error of torch, without the place in its source."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -274,7 +276,7 @@ def joined(wait: float, deadline: float) -> Hub:
     process = os.getpid()
     if process not in _joined:
         _joined[process] = Hub(Launch.needed(), wait=wait, deadline=deadline)
-        atexit.register(_at_exit)
+        atexit.register(said_goodbye)  # torch aborts a process that ends while threads wait for others
     _joined[process].deadline = deadline
     return _joined[process]
 
@@ -282,12 +284,6 @@ def joined(wait: float, deadline: float) -> Hub:
 def has_joined() -> bool:
     """Whether this process has connections to other ranks."""
     return os.getpid() in _joined
-
-
-def _at_exit() -> None:
-    """Close connections that a program left open. torch aborts a process that ends with some."""
-    if (hub := _joined.pop(os.getpid(), None)) is not None:
-        hub.abandon()
 
 
 def left(hub: Hub) -> None:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms import Replica
-from sketchfed.errors import RankError, SketchfedError, WireError, reason
+from sketchfed.errors import RankError, WireError
 from sketchfed.rounds.engine import Requests
 from sketchfed.rounds.local import LocalEngine
 from sketchfed.rounds.participant import Participant, parted
 from sketchfed.rounds.rank_hub import Hub, Message, Traffic, integers
-from sketchfed.training import ClientMemory, Examples, Judged
+from sketchfed.training import ClientMemory, Examples
 from sketchfed.wire import Packet, expect_kind, kind_of, pack
 
 log = logging.getLogger("sketchfed")
@@ -58,8 +58,8 @@ def shared_out(clients: Iterable[int], sizes: Sequence[int], ranks: int, *, fixe
 class RankEngine(LocalEngine):
     """The engine of rank 0. It shares the clients of each call with the other ranks, and keeps all clients' memories.
 
-    Other ranks run `Worker`. Results are bitwise equal to those of `LocalEngine`, because a client computes the same wherever it
-    runs. A client's memory travels with its request, so any rank may run it. With secure sums, a client stays on the rank
+    Other ranks run `Worker`. Results are bitwise equal to those of `LocalEngine`, because a client computes the same wherever
+    it runs. A client's memory travels with its request, so any rank may run it. With secure sums, a client stays on the rank
     that ran it first, because the state of its sums does.
     """
 
@@ -276,7 +276,7 @@ def _read_answer(message: Message, sizes: Sequence[int]) -> _Answer:
 
 def _texts(data: bytes, last: int) -> dict[int, str]:
     try:
-        found = {client: text for client, text in json.loads(data)}
+        found = dict(json.loads(data))
     except (ValueError, TypeError, RecursionError) as error:
         raise WireError("the reasons of clients that did not answer are not texts by client.") from error
     if not all(type(client) is int and 0 <= client <= last and isinstance(text, str) for client, text in found.items()):

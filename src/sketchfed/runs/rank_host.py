@@ -40,8 +40,8 @@ class RankHost(LocalHost):
             raise InputError(
                 "the server of a run runs on rank 0, and this is another rank. Call `sketchfed.run`, which then serves clients."
             )
-        self._folder, self._path, self._lines = folder, None, list[dict[str, Any]]()
-        self._path: Path | None
+        self._folder, self._lines = folder, list[dict[str, Any]]()
+        self._path: Path | None = None
         self._secret, self._audience = token_bytes(32), list[int]()
         self._hub = joined(config.engine.wait, config.engine.deadline)
         self._hub.runs += 1

@@ -137,9 +137,7 @@ def _begun(loop: Loop, folder: Path | str | None) -> Loop:
     return loop if folder is None else loop.keep_in(RunFolder.create(Path(folder)))
 
 
-def _given(
-    config: Config, objects: Objects, on_exchange: OnExchange | None = None, folder: Path | None = None
-) -> Loop:
+def _given(config: Config, objects: Objects, on_exchange: OnExchange | None = None, folder: Path | None = None) -> Loop:
     if config.engine.name not in ("local", "ranks"):
         raise InputError(
             f"model, clients and test were given as objects, which stay in this process, but engine.name = "

@@ -11,6 +11,7 @@ from platform import python_version
 from sketchfed.errors import StorageError
 from sketchfed.version import __version__
 
+
 @cache
 def installed() -> dict[str, str]:
     """The versions on which results depend."""

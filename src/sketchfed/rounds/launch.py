@@ -76,8 +76,10 @@ class Launch:
         """The store in which ranks find each other."""
         seconds = timedelta(seconds=wait)
         try:
+            if not self.leads or self.hosted:
+                self._look_for_store(wait)
             found = TCPStore(self.address, self.port, None, self.leads and not self.hosted, seconds, wait_for_workers=False)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, OSError) as error:
             raise RankError(
                 f"rank {self.rank} cannot reach the store of the launch at {self.address}:{self.port} within {wait:g} seconds. "
                 "Check that rank 0 was started, and that MASTER_ADDR and MASTER_PORT (torchrun: --master-addr and "
@@ -85,6 +87,18 @@ class Launch:
             ) from error
         found.set_timeout(seconds)
         return PrefixStore(f"sketchfed/{self.attempt}", found)
+
+    def _look_for_store(self, wait: float) -> None:
+        """Wait until somebody listens where the store should be. Raises `OSError` if nobody does."""
+        until = time.monotonic() + wait
+        while True:
+            try:
+                socket.create_connection((self.address, self.port), timeout=max(0.1, wait)).close()
+                return
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_POLL)
 
 
 @dataclass(frozen=True, kw_only=True)

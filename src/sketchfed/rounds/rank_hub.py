@@ -25,7 +25,10 @@ _CHUNK = 2**24
 _MOST_ENVELOPE, _MOST_PAYLOAD, _MOST_PARTS = 2**26, 2**36, 2**22
 _EVER = timedelta(days=3650)
 _TAG = 7
+_LONGEST = 2_000
 _POLL = 0.25
+_PARTING = 1.0
+"""The seconds for which a rank that gives up tries to tell the others."""
 
 
 class Message(NamedTuple):
@@ -51,7 +54,7 @@ class _Channel:
 
     def __init__(self, peer: Place, beat: float, inbox: "SimpleQueue[tuple[int, Message | Exception]]", group: Any) -> None:
         self.peer, self.heard, self.sent, self.received = peer, time.monotonic(), 0, 0
-        self.over = False
+        self.over = self._sending = False
         self._beat, self._inbox, self._group = beat, inbox, group
         self._outbox: SimpleQueue[Message] = SimpleQueue()
         self._threads = [
@@ -59,6 +62,11 @@ class _Channel:
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to send, and a connection to send it over."""
+        return not self.over and (self._sending or not self._outbox.empty())
 
     @property
     def done(self) -> bool:
@@ -72,11 +80,13 @@ class _Channel:
         torch.set_num_threads(1)
         try:
             while not self.over:
+                self._sending = False
                 try:
                     message = self._outbox.get(timeout=self._beat)
                 except Empty:
                     self._put(torch.tensor([_MAGIC, 0, 0]))
                     continue
+                self._sending = True
                 lengths = torch.tensor([len(part) for part in message.parts], dtype=torch.int64)
                 envelope = pack(Packet(kind="parts", arrays={"lengths": lengths})) + pack(message.packet)
                 self._put(torch.tensor([_MAGIC, len(envelope), int(lengths.sum())]))
@@ -220,6 +230,9 @@ class Hub:
                 if isinstance(item, Exception):
                     raise item
                 return rank, item
+            if isinstance(item, Message) and item.packet.kind == "failed":
+                said = b"".join(item.parts)[:_LONGEST].decode(errors="replace")
+                raise RankError(f"{self.places[rank]} ended the run: {said}")
             if isinstance(item, WireError):
                 raise RankError(f"{self.places[rank]} cannot be understood: {item}")
             if isinstance(item, Exception):
@@ -249,8 +262,14 @@ class Hub:
                 time.sleep(_POLL / 10)
         self.abandon()
 
-    def abandon(self) -> None:
-        """Drop all connections after an error, so that the other ranks notice."""
+    def abandon(self, why: str = "") -> None:
+        """Drop all connections, so that the other ranks notice. After an error, tell them why."""
+        if why:
+            for channel in self._channels.values():
+                channel.send(Message(Packet(kind="failed", arrays={}), [why.encode()]))
+            until = time.monotonic() + _PARTING
+            while time.monotonic() < until and any(channel.busy for channel in self._channels.values()):
+                time.sleep(_POLL / 25)
         for channel in self._channels.values():
             channel.over = True
         with suppress(Exception):
@@ -286,10 +305,10 @@ def has_joined() -> bool:
     return os.getpid() in _joined
 
 
-def left(hub: Hub) -> None:
-    """Leave the launch after an error. Other ranks notice it at once."""
+def left(hub: Hub, why: str = "") -> None:
+    """Leave the launch after an error, and tell the other ranks why. Those that cannot be told notice it at once."""
     _joined.pop(os.getpid(), None)
-    hub.abandon()
+    hub.abandon(why)
 
 
 def said_goodbye() -> None:

@@ -125,7 +125,7 @@ def _greeted(hub: Hub, given: Config | None, problem: MakeProblem, plan: Message
             hub.next()
         raise
     hub.send(0, Packet(kind="ready", arrays={}, scalars={"run": number}), [said])
-    _, message = hub.next(remedy="Its output says why.")
+    _, message = hub.next()
     if message.packet.kind == "go":
         return server
     server.engine.close()

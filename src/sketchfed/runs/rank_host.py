@@ -123,7 +123,7 @@ class RankHost(LocalHost):
         if self._engine is not None:
             self._engine.close(wait=error is None)
         if isinstance(error, RankError) or (error is not None and not isinstance(error, Exception)):
-            left(self._hub)
+            left(self._hub, str(error) or type(error).__name__)
             return
         for rank in self._hub.others:
             self._hub.send(rank, Packet(kind="end", arrays={}), [str(error or "").encode()])

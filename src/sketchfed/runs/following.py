@@ -38,9 +38,13 @@ class _Server(NamedTuple):
     worker: Worker
 
 
-def follow(given: Config, problem: MakeProblem) -> Run:
-    """Serve clients in the next run of rank 0, until it ends. Return its result, as rank 0 has it."""
-    hub = joined(given.engine.wait, given.engine.deadline)
+def follow(given: Config | None, problem: MakeProblem) -> Run:
+    """Serve clients in the next run of rank 0, until it ends. Return its result, as rank 0 has it.
+
+    `given` is the configuration that this rank was given. If absent, rank 0 sends its own.
+    """
+    engine = EngineSettings() if given is None else given.engine
+    hub = joined(engine.wait, engine.deadline)
     with _leaving_on_errors(hub):
         _, message = hub.next(remedy=RESUME)
         found = _serve(hub, given, problem, message, wants_result=True)

@@ -84,10 +84,10 @@ def check_identity(folder: Path, workload: FederatedProblem, *, data_name: str |
         )
         return
     with naming_writer(folder):
-        differences = _differences(path, identity(workload), data_name)
-    if differences:
+        found = _differences(path, identity(workload), data_name)
+    if found:
         raise InputError(
-            f"the run in {folder} {' It also '.join(differences)} Resume it with its original loss, data and model, or start a "
+            f"the run in {folder} {' It also '.join(found)} Resume it with its original loss, data and model, or start a "
             "new run in another folder."
         )
 
@@ -95,14 +95,18 @@ def check_identity(folder: Path, workload: FederatedProblem, *, data_name: str |
 def _differences(path: Path, now: dict[str, Any], data_name: str | None) -> list[str]:
     """The differences between the saved identity of a run and the current one, in words."""
     try:
-        begun = json.loads(path.read_bytes())
-        differences = [*_code_differs(begun, now), *_model_differs(begun["model"], now["model"])]
-        return differences + _data_differs(begun["data"], now["data"], data_name)
+        return differences(json.loads(path.read_bytes()), now, data_name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(
             f"{path} is damaged, so loss, data and model cannot be compared with those at the start of the run. Restore the "
             "file, or delete it to resume without this check."
         ) from error
+
+
+def differences(begun: dict[str, Any], now: dict[str, Any], data_name: str | None) -> list[str]:
+    """The differences between two identities, in words. Raises KeyError, TypeError and the like if one is damaged."""
+    found = [*_code_differs(begun, now), *_model_differs(begun["model"], now["model"])]
+    return found + _data_differs(begun["data"], now["data"], data_name)
 
 
 def _code_differs(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from sketchfed.errors import RankError, WireError
 from sketchfed.rounds.launch import Launch, Place, met
@@ -208,6 +208,15 @@ class Hub:
     def traffic(self) -> Traffic:
         channels = self._channels.values()
         return Traffic(sum(channel.sent for channel in channels), sum(channel.received for channel in channels))
+
+    def store(self, run: int) -> Store:
+        """The store of the launch, for what belongs to the run of this number."""
+        return PrefixStore(f"run {run}", self._store)
+
+    def is_alive(self, rank: int) -> bool:
+        """Whether a rank that this rank talks to is connected and gave a sign of life within the deadline."""
+        channel = self._channels[rank]
+        return not channel.over and time.monotonic() - channel.heard <= self.deadline
 
     def send(self, rank: int, packet: Packet, parts: Sequence[bytes] = ()) -> None:
         """Queue a message. It is sent while this rank does something else."""

@@ -10,12 +10,14 @@ import ssl
 import struct
 import time
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from threading import Condition, Thread
+
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from sketchfed.errors import InputError, RankError, WireError
 from sketchfed.rounds.launch import Launch, Place, met
@@ -29,10 +31,11 @@ _FRAME = struct.Struct("<4sIIQBQ")
 _GREETING, _MAGIC, _BYE = b"SKLINKS1", b"SKLF", b"SKLB"
 _CHUNK = 2**20
 _LONGEST_STAGE = 64
+_POLL = 0.25
 _AHEAD = 64
 """The number of messages of later exchanges that are kept for an edge."""
 _UNSENT = 4
-"""The number of exchanges whose messages wait for a rank that does not read. Older ones are dropped."""
+"""The number of indices whose messages wait for a rank that does not read. Older ones are dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +89,14 @@ class RankLinks:
         routes: Mapping[int, str] | None = None,
         tls: Tls | None = None,
         most: int = 2**32,
+        store: Store | None = None,
     ) -> None:
         """`homes` is the rank of each node. `deadline` is the number of seconds that an exchange waits for messages.
 
         `wait` is the number of seconds to wait for all ranks to start. By default a rank listens on a free port of the
         interface that leads to MASTER_ADDR; `listen` names another one, as host:port. `routes` names addresses at which this
-        rank finds others, such as those of local tunnels. A message has at most `most` bytes.
+        rank finds others, such as those of local tunnels. A message has at most `most` bytes. `store` is the store of the
+        launch, if this process is connected to it already; each object needs one of its own, or a prefix in it.
         """
         self.rank, self.deadline = launch.rank, deadline
         self.sent: defaultdict[Edge, int] = defaultdict(int)
@@ -110,7 +115,7 @@ class RankLinks:
         self._incoming: dict[int, socket.socket] = {}
         self._contexts = None if tls is None else (tls.context(server=True), tls.context(server=False))
         self._listener = _listening(listen or f"{_towards(launch)}:0")
-        store = launch.store(wait)
+        store = launch.store(wait) if store is None else store
         host, port = self._listener.getsockname()[:2]
         try:
             if launch.leads:
@@ -142,12 +147,23 @@ class RankLinks:
         with self._changed:
             return frozenset(self._late)
 
-    def exchange(self, outgoing: Mapping[Edge, bytes], expected: Collection[Edge], index: int, stage: str) -> dict[Edge, bytes]:
+    def exchange(
+        self,
+        outgoing: Mapping[Edge, bytes],
+        expected: Collection[Edge],
+        index: int,
+        stage: str,
+        *,
+        deadline: float | None = None,
+        alive: Callable[[int], bool] | None = None,
+    ) -> dict[Edge, bytes]:
         """Send messages, and return those of the expected ones that arrive before the deadline.
 
         `outgoing` holds the messages of nodes on this rank, and `expected` the edges to nodes on this rank. All ranks give the
         same `index` and `stage`, a pair that is used once, and indices do not decrease. Messages of ranks that are gone or
         late are missing. Nothing is raised because of another rank.
+
+        This exchange may have a `deadline` of its own. Beyond it, ranks are waited for as long as all of them are `alive`.
         """
         self._check(outgoing, expected, index, stage)
         own = {edge: data for edge, data in outgoing.items() if self._homes[edge[1]] == self.rank}
@@ -159,7 +175,9 @@ class RankLinks:
         for rank, messages in by_rank.items():
             self._outgoing[rank].put(index, stage, messages)
         remote = {edge for edge in expected if self._homes[edge[0]] != self.rank}
-        found = {edge: own[edge] for edge in expected if edge in own} | self._collected(remote, index, stage)
+        found = {edge: own[edge] for edge in expected if edge in own} | self._collected(
+            remote, index, stage, self.deadline if deadline is None else deadline, alive
+        )
         return {edge: found[edge] for edge in expected if edge in found}
 
     def _check(self, outgoing: Mapping[Edge, bytes], expected: Collection[Edge], index: int, stage: str) -> None:
@@ -172,8 +190,10 @@ class RankLinks:
                 if not all(0 <= node < len(self._homes) for node in edge) or self._homes[edge[end]] != self.rank:
                     raise InputError(f"a message over edge {edge} is not {what} by a node on rank {self.rank}.")
 
-    def _collected(self, expected: set[Edge], index: int, stage: str) -> dict[Edge, bytes]:
-        until = time.monotonic() + self.deadline
+    def _collected(
+        self, expected: set[Edge], index: int, stage: str, deadline: float, alive: Callable[[int], bool] | None
+    ) -> dict[Edge, bytes]:
+        until = time.monotonic() + deadline
         with self._changed:
             self._advance(index)
             while missing := expected - self._arrived[index, stage].keys():
@@ -181,6 +201,8 @@ class RankLinks:
                 left = until - time.monotonic()
                 if not waited:
                     break
+                if left <= 0 and alive is not None and all(map(alive, waited)):
+                    left = _POLL
                 if left <= 0:
                     self._late |= waited
                     log.warning("%s %s late at '%s' of %d", _ranks(waited), "is" if len(waited) == 1 else "are", stage, index)
@@ -341,7 +363,7 @@ class _Outgoing:
     def put(self, index: int, stage: str, messages: list[tuple[Edge, bytes]]) -> None:
         with self._changed:
             self._waiting.append((index, stage, messages))
-            while len(self._waiting) > _UNSENT:
+            while self._waiting[0][0] < index - _UNSENT:
                 self._waiting.popleft()
             if self._thread is None:
                 self._thread = Thread(target=self._send_all, name=f"to rank {self._rank}", daemon=True)

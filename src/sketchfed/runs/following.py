@@ -5,25 +5,30 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from sketchfed import vectors
+from sketchfed.algorithms import Replica
 from sketchfed.config import Config, EngineSettings, load_config
 from sketchfed.errors import RankError, SketchfedError, WireError, reason
 from sketchfed.kernels.pages import used_again
-from sketchfed.rounds import LocalEngine
-from sketchfed.rounds.rank_hub import Hub, Message, joined, left, said_goodbye
+from sketchfed.rounds import LocalEngine, Participant
+from sketchfed.rounds.peers import PeerGroup
+from sketchfed.rounds.rank_hub import Hub, Message, has_joined, joined, left, said_goodbye
 from sketchfed.rounds.ranks import RESUME, Worker
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.rank_greeting import check_same, greeting, identities
+from sketchfed.runs.rank_nodes import keep_models, take_rounds
 from sketchfed.runs.result import Run
 from sketchfed.runs.taking_part import shared_replica, taking_part
 from sketchfed.training.threads import one_thread
 from sketchfed.vectors import flatten
-from sketchfed.wire import Packet
+from sketchfed.wire import Packet, number_named
 
 MakeProblem = Callable[[Config], FederatedProblem]
 
@@ -34,8 +39,23 @@ class _Server(NamedTuple):
     config: Config
     problem: FederatedProblem
     trainer: Any
-    engine: LocalEngine
-    worker: Worker
+    participant: Participant
+    start: Replica | None
+    secret: bytes
+    run: int
+    """The number of the run in the launch."""
+
+    def engine(self) -> LocalEngine:
+        """The engine of clients that rank 0 sends here."""
+        return LocalEngine(
+            self.participant,
+            self.problem.examples,
+            clients=len(self.problem.sizes),
+            start=self.start,
+            workers=self.config.engine.threads,
+            judged=self.problem.judged,
+            identities=identities(self.secret),
+        )
 
 
 def follow(given: Config | None, problem: MakeProblem) -> Run:
@@ -64,6 +84,8 @@ def serve_all(given: Sequence[Config] | None, problem: MakeProblem) -> None:
             if message.packet.kind == "over":
                 break
             _serve(hub, unserved.pop(0) if unserved else None, problem, message, wants_result=False)
+            if not has_joined():
+                return  # rank 0 is gone, and this rank went on without it
     said_goodbye()
 
 
@@ -81,7 +103,32 @@ def _serve(hub: Hub, given: Config | None, problem: MakeProblem, plan: Message, 
     server = _greeted(hub, given, problem, plan, wants_result=wants_result)
     if server is None:
         return None
-    result: Message | None = None
+    if server.config.graph is not None and server.start is not None:
+        left_alone = take_rounds(server.config, server.participant, server.problem, server.start, hub, server.run)
+        if left_alone is not None:
+            return _alone(hub, server, left_alone, wants_result=wants_result)
+    result = _until_end(hub, server)
+    if not wants_result:
+        return None
+    if isinstance(result, str):
+        raise RankError(f"rank 0 ended the run without a result. {result}".rstrip())
+    return _run(server, result)
+
+
+def _alone(hub: Hub, server: _Server, group: PeerGroup, *, wants_result: bool) -> Run | None:
+    """End a run that rank 0 has left. The result is the mean model of this rank's nodes, without metrics."""
+    left(hub)
+    if not wants_result:
+        keep_models(group, hub.launch.rank, Path())
+        return None
+    weights, _, _ = group.mean()
+    return _result(server, [], weights)
+
+
+def _until_end(hub: Hub, server: _Server) -> Message | str:
+    """Serve clients until rank 0 ends the run. Return the result, or what rank 0 said if there is none."""
+    engine, result = server.engine(), None
+    worker = Worker(engine, server.participant, server.problem.sizes)
     share = ThreadPoolExecutor(1, "share", initializer=torch.set_num_threads, initargs=(1,))
     try:
         while True:
@@ -90,7 +137,7 @@ def _serve(hub: Hub, given: Config | None, problem: MakeProblem, plan: Message, 
             if kind == "answer":  # from this rank's own thread
                 hub.send(0, *message)
             elif kind == "ask":
-                share.submit(_answered, hub, server.worker, message)
+                share.submit(_answered, hub, worker, message)
             elif kind == "result":
                 result = message
             elif kind == "end":
@@ -99,15 +146,11 @@ def _serve(hub: Hub, given: Config | None, problem: MakeProblem, plan: Message, 
                 raise RankError(f"rank 0 sent '{kind}', which has no place in a run. Start all ranks with one version.")
     except BaseException:
         share.shutdown(wait=False, cancel_futures=True)
-        server.engine.close(wait=False)
+        engine.close(wait=False)
         raise
     share.shutdown()
-    server.engine.close()
-    if not wants_result:
-        return None
-    if result is None:
-        raise RankError(f"rank 0 ended the run without a result. {_text(message)}".rstrip())
-    return _run(server, result)
+    engine.close()
+    return _text(message) if result is None else result
 
 
 def _answered(hub: Hub, worker: Worker, message: Message) -> None:
@@ -132,7 +175,6 @@ def _greeted(hub: Hub, given: Config | None, problem: MakeProblem, plan: Message
     _, message = hub.next()
     if message.packet.kind == "go":
         return server
-    server.engine.close()
     if wants_result:
         raise RankError(f"rank 0 ended the run before round 1. {_text(message)}".rstrip())
     return None
@@ -155,19 +197,12 @@ def _ready(
     trainer = chosen.trainer()
     completed, participant = taking_part(config, chosen, trainer, chosen.sizes)
     state = participant.algorithm.begin(flatten(chosen.module))
-    engine = LocalEngine(
-        participant,
-        chosen.examples,
-        clients=len(chosen.sizes),
-        start=shared_replica(participant, state, chosen),
-        workers=config.engine.threads,
-        judged=chosen.judged,
-        identities=identities(message.parts[1]),
-    )
+    start = shared_replica(participant, state, chosen, everywhere=completed.graph is not None)
     said = greeting(completed, chosen, wants_result=wants_result).packed
     if not wants_result:
         chosen.forget_weights()
-    return _Server(completed, chosen, trainer, engine, Worker(engine, participant, chosen.sizes)), said
+    run = int(number_named(message.packet, "run", least=0, most=2**31))
+    return _Server(completed, chosen, trainer, participant, start, message.parts[1], run), said
 
 
 def _tables(text: bytes) -> dict[str, Any]:
@@ -179,18 +214,23 @@ def _tables(text: bytes) -> dict[str, Any]:
 
 def _run(server: _Server, result: Message) -> Run:
     """The result of the run, as rank 0 has it. The folder is on rank 0."""
-    config, problem, dim = server.config, server.problem, server.trainer.dim
+    dim = server.trainer.dim
     try:
         lines, weights = json.loads(result.parts[0]), safetensors.torch.load(result.parts[1])["weights"]
         if weights.shape != (dim,):
             raise ValueError(f"weights of shape {tuple(weights.shape)}")
     except Exception as error:  # safetensors raises several kinds
         raise RankError("rank 0 sent no result of this run. Start all ranks with one version.") from error
+    return _result(server, lines, weights)
+
+
+def _result(server: _Server, lines: list[dict[str, Any]], weights: Tensor) -> Run:
+    config, problem = server.config, server.problem
     return Run(
         config=config,
         label=config.label,
         model=problem.description,
-        dim=dim,
+        dim=server.trainer.dim,
         clients=len(problem.sizes),
         metrics=lines,
         weights=weights,

@@ -98,7 +98,9 @@ class Loop:
         engine, recorded = self._engine, self._config.engine.record or self._on_exchange is not None
         if self._config.graph is not None:
             group = cast("NodeGroup", engine)
-            return Network(self._protection, group, state, seed, tell=self._record if recorded else None)
+            network = Network(self._protection, group, state, seed, tell=self._record if recorded else None)
+            network.wanted = self._looked_at
+            return network
         if recorded:
             engine = Recorder(engine, round=lambda: self._server.round, tell=self._record)
         server = make_server(
@@ -303,6 +305,12 @@ class Loop:
     def _scored(self, number: int) -> bool:
         return number % self._config.engine.evaluate_every == 0 or number == self.rounds
 
+    def _looked_at(self, number: int) -> bool:
+        """Whether the model after this round is scored, or measured before the next one."""
+        budget = self._protection.budget  # the round that spends it is scored
+        limited = budget is not None and budget.settings.epsilon is not None
+        return limited or self._scored(number) or self._scored(number + 1)
+
     def _score(self) -> Score | None:
         if not self._scored(self._server.round) and self._server.affordable():
             return None
@@ -312,10 +320,13 @@ class Loop:
         folder.sync()
         if self._wire is not None:
             self._wire.sync(self.round)
+        under_way = self._server.under_way()
+        if under_way is None and not self._done:
+            return  # the last checkpoint is better, because the run can continue from it
         memories, changed = self._host.changed_memories()
         ledger = self._server.privacy_ledger
         state, tally, chained = self._server.state, self._server.tally, ledger is not None and ledger.chained
-        kept: dict[str, Any] = {"memories": memories, "changed": changed, "under_way": self._server.under_way()}
+        kept: dict[str, Any] = {"memories": memories, "changed": changed, "under_way": under_way or {}}
         folder.checkpoints.save(state, tally, seconds=seconds, chained=chained, **kept)
 
     def _summary(self, *, finished: bool) -> dict[str, Any]:

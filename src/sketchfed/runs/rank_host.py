@@ -15,12 +15,14 @@ from sketchfed.config import Config
 from sketchfed.errors import InputError, RankError
 from sketchfed.rounds import Engine, Participant
 from sketchfed.rounds.launch import Launch
+from sketchfed.rounds.rank_group import RankGroup
 from sketchfed.rounds.rank_hub import Message, joined, left
 from sketchfed.rounds.ranks import RankEngine
 from sketchfed.runs.hosts import LocalHost
 from sketchfed.runs.identity import differences
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.runs.rank_greeting import Greeting, greeting, identities
+from sketchfed.runs.rank_nodes import leading
 from sketchfed.storage import storing
 from sketchfed.version import __version__
 from sketchfed.wire import Packet
@@ -59,6 +61,9 @@ class RankHost(LocalHost):
                 waiting.discard(rank)
         for rank in self._hub.others:
             self._hub.send(rank, Packet(kind="go", arrays={}))
+        if config.graph is not None and start is not None:
+            self._group = leading(config, participant, self._workload, start, self._hub, self._moved)
+            return self._group
         self._engine = RankEngine(
             self._hub,
             participant,
@@ -120,6 +125,8 @@ class RankHost(LocalHost):
             self._hub.send(rank, Packet(kind="result", arrays={}), parts)
 
     def close(self, error: BaseException | None = None) -> None:
+        if isinstance(self._group, RankGroup):
+            self._group.close("" if error is None else str(error) or type(error).__name__)
         if self._engine is not None:
             self._engine.close(wait=error is None)
         if isinstance(error, RankError) or (error is not None and not isinstance(error, Exception)):

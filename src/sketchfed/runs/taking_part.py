@@ -28,7 +28,9 @@ def taking_part(config: Config, problem: FederatedProblem, trainer: Any, sizes: 
     return Part(completed, participant)
 
 
-def shared_replica(participant: Participant, state: State, problem: FederatedProblem, *, everywhere: bool = False) -> Replica | None:
+def shared_replica(
+    participant: Participant, state: State, problem: FederatedProblem, *, everywhere: bool = False
+) -> Replica | None:
     """What clients hold before round 1. None if it has to be sent.
 
     `everywhere` says that there is nobody to send it, so that all processes must have it.

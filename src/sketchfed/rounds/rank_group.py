@@ -10,7 +10,7 @@ from torch import Tensor
 from sketchfed.errors import InputError, RankError, WireError
 from sketchfed.rounds.peers import PeerGroup, PeerRound
 from sketchfed.rounds.peers.group import mean_of
-from sketchfed.rounds.peers.saved import everywhere, needed_by, once
+from sketchfed.rounds.peers.saved import needed_by
 from sketchfed.rounds.rank_control import Control, LinkTransport
 from sketchfed.rounds.rank_hub import Message
 from sketchfed.rounds.rank_reports import (
@@ -171,13 +171,13 @@ class RankGroup(PeerGroup):
 
     def tensors(self) -> dict[str, Tensor]:
         found = super().tensors()
-        for answer in self._answers(self._tell("tensors"), lambda message, _: everywhere(read_tensors(message))).values():
+        for answer in self._answers(self._tell("tensors"), lambda message, _: read_tensors(message)).values():
             found |= answer
         return found
 
     def restore(self, tensors: Mapping[str, Tensor], index: int) -> None:
         layout = self._control.layout
-        parts = {rank: [packed_tensors(once(needed_by(layout.nodes(rank), tensors)))] for rank in self._control.others}
+        parts = {rank: [packed_tensors(needed_by(layout.nodes(rank), tensors))] for rank in self._control.others}
         stage = self._tell("restore", parts, index=index)
         super().restore(tensors, index)
         for rank, (message,) in self._answers(stage, lambda message, _: [message]).items():
@@ -237,14 +237,14 @@ class NodeRank:
             models = {str(node): group.weights(node) for node in group.peers}
             return Message(Packet(kind=kind, arrays={}), [packed_tensors(models)])
         if kind == "tensors":
-            return Message(Packet(kind=kind, arrays={}), [packed_tensors(once(group.tensors()))])
+            return Message(Packet(kind=kind, arrays={}), [packed_tensors(group.tensors())])
         if kind == "judge":
             index = int(number_named(message.packet, "index", least=0, most=_MOST))
             return packed_answers(*group.judged(list(group.peers), index))
         if kind != "restore":
             raise RankError(f"rank 0 sent '{kind}', which has no place in a run. Start all ranks with one version.")
         try:
-            group.restore(everywhere(read_tensors(message)), int(number_named(message.packet, "index", least=0, most=_MOST)))
+            group.restore(read_tensors(message), int(number_named(message.packet, "index", least=0, most=_MOST)))
         except (KeyError, TypeError, ValueError) as error:  # also WireError
             return Message(Packet(kind="refused", arrays={}), [str(error).encode()])
         return Message(Packet(kind="restored", arrays={}))

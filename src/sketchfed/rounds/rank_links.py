@@ -147,6 +147,13 @@ class RankLinks:
         with self._changed:
             return frozenset(self._late)
 
+    def connect(self, ranks: Collection[int]) -> None:
+        """Connect to other ranks now, so that they notice from the start when this one is gone. By default, this happens later:
+        a connection is made when there is something to send.
+        """
+        for rank in ranks:
+            self._outgoing[rank].put(0, "", [])
+
     def exchange(
         self,
         outgoing: Mapping[Edge, bytes],

@@ -11,6 +11,7 @@ from torch import Tensor
 from sketchfed.errors import WireError
 from sketchfed.graphs import Links
 from sketchfed.rounds.peers import Pair, PeerRound
+from sketchfed.rounds.peers.saved import everywhere, once
 from sketchfed.rounds.rank_hub import Message, integers
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
 
@@ -91,14 +92,14 @@ def merged(rounds: Iterable[PeerRound]) -> PeerRound:
 
 
 def packed_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in once(tensors).items()})
 
 
 def read_tensors(message: Message) -> dict[str, Tensor]:
     """The tensors in the only part of a message. Raises `WireError` for anything else."""
     try:
         (data,) = message.parts
-        return dict(safetensors.torch.load(data))
+        return everywhere(safetensors.torch.load(data))
     except Exception as error:  # safetensors raises several kinds
         raise WireError("tensors that a rank sent are damaged. Start all ranks with one version.") from error
 

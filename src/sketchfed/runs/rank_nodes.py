@@ -36,7 +36,17 @@ def _control(config: Config, problem: FederatedProblem, hub: Hub, run: int) -> C
     layout = layout_of(problem.sizes, hub.size)
     deadline, wait = config.engine.deadline, config.engine.wait
     links = RankLinks(hub.launch, layout.places, deadline=deadline, wait=wait, store=hub.store(run))
-    return Control(links, layout, hub.is_alive)
+    control = Control(links, layout, hub.is_alive)
+    links.connect(control.others if hub.launch.leads else {0, *_neighbours(config, problem, layout, links.rank)} - {links.rank})
+    return control
+
+
+def _neighbours(config: Config, problem: FederatedProblem, layout: Layout, rank: int) -> set[int]:
+    """The ranks on which neighbours of this rank's nodes live in round 1."""
+    if config.graph is None:
+        return set()
+    graph = config.graph.topology(len(problem.sizes), config.shared_seed).graph(0)
+    return {layout.homes[other] for node in layout.nodes(rank) for other in graph.neighbours(node)}
 
 
 def _group(config: Config, participant: Participant, problem: FederatedProblem, start: Replica) -> dict[str, Any]:

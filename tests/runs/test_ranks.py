@@ -80,9 +80,19 @@ def test_a_run_whose_ranks_are_killed_is_resumed_on_fewer_ranks_and_on_none(tmp_
     made = sketchfed.resume(folder, engine="local")
     alone = sketchfed.run({**load_config(config).to_tables(), "engine": {"name": "local"}}, folder=tmp_path / "alone")
     assert lines(made) == lines(alone)
-    tensors = [load_file(each / "checkpoint.safetensors") for each in (folder, tmp_path / "alone")]
-    assert tensors[0].keys() == tensors[1].keys()
-    assert all(tensors[0][name].equal(tensors[1][name]) for name in tensors[0])
+    mine, others = kept(folder), kept(tmp_path / "alone")
+    assert mine.keys() == others.keys()
+    assert len([name for name in mine if name.startswith("memories")]) == 4
+    assert all(mine[name].equal(others[name]) for name in mine)
+
+
+def kept(folder):
+    """The checkpoint and the clients' memories, but not when each of them was saved."""
+    tensors = load_file(folder / "checkpoint.safetensors")
+    del tensors["saved"]
+    for file in sorted((folder / "memories").glob("*")):
+        tensors[f"memories of {file.name}"] = load_file(file)["memory"]
+    return tensors
 
 
 def test_a_rank_that_hangs_ends_the_run_within_the_deadline(tmp_path):

@@ -29,12 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "data": DATA,
         "model": MODEL,
         "algorithm": {"name": "iterative", "rounds": 3, "participation": 0.5, "local_rate": 0.2},
-        "privacy": {
-            "name": "gaussian",
-            "observer": "public",
-            "hidden_cohorts": True,
-            **{k: v for k, v in NOISE.items() if k != "name"},
-        },
+        "privacy": {**NOISE, "name": "gaussian", "observer": "public", "hidden_cohorts": True},
     },
     "memories of SCAFFOLD": changed("fedavg", rounds=4, scaffold=True, participation=0.5, global_momentum=0.0),
     "fewer clients than ranks": changed("few bits, few participants, momentum", rounds=8, participation=0.25),

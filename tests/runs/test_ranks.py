@@ -91,7 +91,7 @@ def kept(folder):
     tensors = load_file(folder / "checkpoint.safetensors")
     del tensors["saved"]
     for file in sorted((folder / "memories").glob("*")):
-        tensors[f"memories of {file.name}"] = load_file(file)["memory"]
+        tensors[f"memories of {file.name.partition('-')[0]}"] = load_file(file)["memory"]
     return tensors
 
 

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sketchfed.errors import InputError
-from sketchfed.rounds.launch import Launch
-from sketchfed.rounds.rank_hub import has_joined
-from sketchfed.rounds.ranks import RESUME
 
 if TYPE_CHECKING:
     from sketchfed.config import Config
+    from sketchfed.rounds.launch import Launch
 
 
-def serve_clients(launch: Launch, given: "Sequence[Config] | None", *, device: str | None) -> None:
+def serve_clients(launch: "Launch", given: "Sequence[Config] | None", *, device: str | None) -> None:
     """Serve clients in all runs of rank 0. `given` are their configurations. If absent, rank 0 sends them."""
     from sketchfed.runs.following import serve_all
     from sketchfed.runs.objects import problem_of
@@ -30,13 +28,13 @@ def serve_clients(launch: Launch, given: "Sequence[Config] | None", *, device: s
     serve_all(given, problem_of)
 
 
-def lead_ranks(launch: Launch, configs: "Sequence[Config]") -> None:
+def lead_ranks(launch: "Launch", configs: "Sequence[Config]") -> None:
     """Get ready to run the server for all ranks."""
     _check(launch, configs)
     signal.signal(signal.SIGTERM, _ended)
 
 
-def _check(launch: Launch, configs: "Sequence[Config]") -> None:
+def _check(launch: "Launch", configs: "Sequence[Config]") -> None:
     """Refuse a launch of several ranks for runs of one process: each rank would do the same."""
     for config in configs:
         if config.engine.name != "ranks":
@@ -48,6 +46,9 @@ def _check(launch: Launch, configs: "Sequence[Config]") -> None:
 
 def _ended(number: int, frame: object) -> None:
     """End rank 0 when the launcher says so. The run's folder is always fit to be resumed."""
+    from sketchfed.rounds.rank_hub import has_joined
+    from sketchfed.rounds.ranks import RESUME
+
     if has_joined():  # otherwise this rank has noticed by itself, and is about to say so
         said = f"the launch was ended (signal {number}), as torchrun does after a rank failed."
         print(f"sketchfed: {said} {RESUME}", file=sys.stderr, flush=True)

@@ -10,8 +10,6 @@ import typer
 from sketchfed.cli.files import writable
 from sketchfed.cli.ranks import between_ranks, lead_ranks, serve_clients
 from sketchfed.errors import DivergedError, InputError
-from sketchfed.rounds.launch import Launch
-from sketchfed.rounds.rank_hub import said_goodbye
 
 if TYPE_CHECKING:
     from sketchfed.config import Config
@@ -60,6 +58,8 @@ def run(
     With [privacy] noise is calibrated for an ε, and with [secure] the server sees sums only: examples/private-secure.toml.
     Every key but the names has a default; docs/running.md has them all.
     """
+    from sketchfed.rounds.launch import Launch
+    from sketchfed.rounds.rank_hub import said_goodbye
     from sketchfed.runs.folder import CONFIG, RunFolder, free_path, numbered
     from sketchfed.runs.starting import elsewhere
 
@@ -155,8 +155,8 @@ def _one(
     chosen = RunFolder.config(folder) if config is None else config
     if config is not None:
         config = elsewhere(config, device=device, engine=engine)
-    if launch := Launch.of():
-        bars.wait(folder, f"waiting for {launch.size} ranks")
+    if chosen.engine.name == "ranks":
+        bars.wait(folder, "waiting for the other ranks")
     if chosen.engine.name == "flower":
         bars.wait(folder, f"waiting for {chosen.data.clients or 'the'} nodes at {chosen.engine.address}")
     loop = reopen(folder, device=device, engine=engine) if config is None else prepare(config, folder=folder)

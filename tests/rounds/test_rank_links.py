@@ -94,7 +94,8 @@ def test_a_killed_process_is_missing_from_then_on_and_nobody_waits_for_it():
     assert zero["arrived"] == [[1, 3]] * rounds
     assert one["arrived"] == [[0, 2]] * 4 + [[0]] * 4
     assert three["arrived"] == [[0, 2]] * 3 + [[0]] * 5
-    assert (one["gone"], three["gone"], one["lost"], three["lost"]) == ([2], [2], 4, 5)
+    assert (one["lost"], three["lost"]) == (4, 5)
+    assert all(2 in each["gone"] for each in (one, three))  # others may have ended by then
     assert max(each["slowest"] for each in (zero, one, three)) < 5
 
 

@@ -1,8 +1,5 @@
 """`sketchfed run`: train, watch, compare."""
 
-import os
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sketchfed.cli.files import writable
+from sketchfed.cli.ranks import between_ranks, lead_ranks, serve_clients
 from sketchfed.errors import DivergedError, InputError
-from sketchfed.rounds.launch import Launch
-from sketchfed.rounds.rank_hub import has_joined, said_goodbye
-from sketchfed.rounds.ranks import RESUME
 
 if TYPE_CHECKING:
     from sketchfed.config import Config
@@ -63,13 +58,17 @@ def run(
     With [privacy] noise is calibrated for an ε, and with [secure] the server sees sums only: examples/private-secure.toml.
     Every key but the names has a default; docs/running.md has them all.
     """
+    from sketchfed.rounds.launch import Launch
+    from sketchfed.rounds.rank_hub import said_goodbye
     from sketchfed.runs.folder import CONFIG, RunFolder, free_path, numbered
     from sketchfed.runs.starting import elsewhere
 
     changes = settings or []
     launch = Launch.of()
     if launch is not None and not launch.leads:
-        _serve([] if resume else [_named(path, changes) for path in configs or []], changes, resume=resume, device=device)
+        # A run that is resumed has its configuration at rank 0.
+        given = None if resume else [_named(path, changes) for path in configs or []] or _embedded(changes)
+        serve_clients(launch, given, device=device)
         return
     engine = None
     if resume:
@@ -89,9 +88,8 @@ def run(
         plans = [(group / config.name, config) for config in _embedded(changes)]
         report = group / "report.html"
     if launch is not None and launch.size > 1:
-        given = [RunFolder.config(folder) if config is None else config for folder, config in plans]
-        _check_launched(launch, [elsewhere(config, engine=engine) for config in given])
-        signal.signal(signal.SIGTERM, _ended)
+        chosen = [RunFolder.config(folder) if config is None else config for folder, config in plans]
+        lead_ranks(launch, [elsewhere(config, engine=engine) for config in chosen])
     run_all(plans, report, tensorboard=tensorboard, device=device, engine=engine)
     said_goodbye()
 
@@ -102,37 +100,6 @@ def _embedded(changes: Sequence[str]) -> "list[Config]":
     shared = {"algorithm": {"rounds": 100, "local_steps": 5, "local_rate": 0.5}}
     tables = {name: {**own, "algorithm": shared["algorithm"] | own["algorithm"]} for name, own in EMBEDDED.items()}
     return [load_config({"name": name, **table}, changes) for name, table in tables.items()]
-
-
-def _serve(configs: "list[Config]", changes: Sequence[str], *, resume: bool, device: str | None) -> None:
-    """Serve clients in all runs of rank 0. A run that is resumed has its configuration there."""
-    from sketchfed.runs.following import serve_all
-    from sketchfed.runs.objects import problem_of
-
-    given = None if resume else configs or _embedded(changes)
-    if given is not None:
-        _check_launched(Launch.needed(), given)
-        if device is not None:
-            given = [replace(config, engine=replace(config.engine, device=device)) for config in given]
-    serve_all(given, problem_of)
-
-
-def _check_launched(launch: Launch, configs: "Sequence[Config]") -> None:
-    """Refuse a launch of several ranks for runs of one process: each rank would do the same."""
-    for config in configs:
-        if config.engine.name != "ranks":
-            raise InputError(
-                f"this is rank {launch.rank} of a launch of {launch.size}, but engine.name = '{config.engine.name}' of run "
-                f"'{config.name}' needs one process. Add --set engine.name=ranks, or start it without torchrun."
-            )
-
-
-def _ended(number: int, frame: object) -> None:
-    """End rank 0 when the launcher says so. The run's folder is always fit to be resumed."""
-    if has_joined():  # otherwise this rank has noticed by itself, and is about to say so
-        said = f"the launch was ended (signal {number}), as torchrun does after a rank failed."
-        print(f"sketchfed: {said} {RESUME}", file=sys.stderr, flush=True)
-        os._exit(128 + number)
 
 
 def run_all(
@@ -170,6 +137,9 @@ def run_all(
     if not records:
         raise next(iter(diverged.values()))
     console.print(terminal_table(records, width=console.width, titled=False))
+    for folder, _ in plans:
+        if folder not in diverged and (said := between_ranks(folder)):
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
     write_latex(records, report.with_name("table.tex"))
     console.print(f"report: {write_report(records, report)}", soft_wrap=True, markup=False)
     for folder, reason in diverged.items():
@@ -185,8 +155,8 @@ def _one(
     chosen = RunFolder.config(folder) if config is None else config
     if config is not None:
         config = elsewhere(config, device=device, engine=engine)
-    if launch := Launch.of():
-        bars.wait(folder, f"waiting for {launch.size} ranks")
+    if chosen.engine.name == "ranks":
+        bars.wait(folder, "waiting for the other ranks")
     if chosen.engine.name == "flower":
         bars.wait(folder, f"waiting for {chosen.data.clients or 'the'} nodes at {chosen.engine.address}")
     loop = reopen(folder, device=device, engine=engine) if config is None else prepare(config, folder=folder)

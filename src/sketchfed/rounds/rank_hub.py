@@ -38,7 +38,7 @@ class Message(NamedTuple):
     parts: Sequence[bytes] = ()
 
 
-class Traffic(NamedTuple):
+class Moved(NamedTuple):
     """Bytes that this rank sent to others and received from them, with everything that surrounds the payload."""
 
     sent: int = 0
@@ -205,9 +205,9 @@ class Hub:
         return list(self._channels)
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> Moved:
         channels = self._channels.values()
-        return Traffic(sum(channel.sent for channel in channels), sum(channel.received for channel in channels))
+        return Moved(sum(channel.sent for channel in channels), sum(channel.received for channel in channels))
 
     def store(self, run: int) -> Store:
         """The store of the launch, for what belongs to the run of this number."""

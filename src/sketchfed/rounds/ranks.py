@@ -17,7 +17,7 @@ from sketchfed.errors import RankError, WireError
 from sketchfed.rounds.engine import Requests
 from sketchfed.rounds.local import LocalEngine
 from sketchfed.rounds.participant import Participant, parted
-from sketchfed.rounds.rank_hub import Hub, Message, Traffic, integers
+from sketchfed.rounds.rank_hub import Hub, Message, Moved, integers
 from sketchfed.training import ClientMemory, Examples
 from sketchfed.wire import Packet, expect_kind, kind_of, pack
 
@@ -28,7 +28,7 @@ _MOST = 2**62
 _PLAIN = ("train", "evaluate")
 RESUME = "All rounds up to the last checkpoint are kept: continue with --resume, on any number of ranks."
 
-OnTraffic = Callable[[dict[str, Any]], None]
+OnCall = Callable[[dict[str, Any]], None]
 """Called after each call of the engine: stage, clients and seconds of each rank, payload and all bytes between ranks."""
 
 
@@ -71,7 +71,7 @@ class RankEngine(LocalEngine):
         *,
         sizes: Sequence[int],
         start: Replica | None,
-        on_traffic: OnTraffic | None = None,
+        on_traffic: OnCall | None = None,
         **options: Any,
     ) -> None:
         super().__init__(participant, examples, clients=len(sizes), start=start, **options)
@@ -180,7 +180,7 @@ class RankEngine(LocalEngine):
         return pack(self._participant.algorithm.given(self._participant.seed, replica.round).packet(replica))
 
     def _tell(
-        self, stage: str, clients: Mapping[int, int], seconds: Mapping[int, float], payload: tuple[int, int], before: Traffic
+        self, stage: str, clients: Mapping[int, int], seconds: Mapping[int, float], payload: tuple[int, int], before: Moved
     ) -> None:
         if self._on_traffic is None:
             return

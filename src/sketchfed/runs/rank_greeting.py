@@ -59,7 +59,7 @@ def check_same(given: Config, plan: Config, place: Place) -> None:
     different = sorted(key for key in own.keys() | other.keys() if own.get(key) != other.get(key))
     if different:
         key = different[0]
-        more = f" {len(different) - 1} more keys differ." if len(different) > 1 else ""
+        more = f" In all, {len(different)} keys differ." if len(different) > 1 else ""
         raise RankError(
             f"{place} was given another configuration than rank 0: {key} is {own.get(key)!r}, and {other.get(key)!r} at rank 0."
             f"{more} Give all ranks the same file and the same --set."

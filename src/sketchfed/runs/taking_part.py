@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sketchfed.algorithms import Replica, State
 from sketchfed.algorithms.forms import seen
@@ -11,21 +11,17 @@ from sketchfed.rounds import Participant
 from sketchfed.runs.problem import FederatedProblem
 
 
-class Part(NamedTuple):
-    """The settings of a run with all defaults filled in, and a participant that follows them."""
+def taking_part(config: Config, problem: FederatedProblem, trainer: Any, sizes: Sequence[int]) -> tuple[Config, Participant]:
+    """Return the configuration with all defaults filled in, and the participant that follows it.
 
-    config: Config
-    participant: Participant
-
-
-def taking_part(config: Config, problem: FederatedProblem, trainer: Any, sizes: Sequence[int]) -> Part:
-    """Complete the configuration, and make the participant. `sizes` is the number of examples of each client."""
+    `sizes` is the number of examples of each client.
+    """
     problem.check(config)
     completed = config.completed(dim=trainer.dim, sizes=sizes, module=problem.module)
     participant = completed.participant(trainer, sizes, problem.module)
     if completed.training.evaluate_clients:
         participant = replace(participant, judge=problem.judge())
-    return Part(completed, participant)
+    return completed, participant
 
 
 def shared_replica(

@@ -38,7 +38,7 @@ def peer_of(protection: Protection) -> type[Peer]:
 
 def check_served(algorithm: Algorithm) -> None:
     """Refuse, without [graph], algorithms that need one."""
-    if isinstance(algorithm, Gossip | GossipModels):
+    if not algorithm.served:
         raise InputError(
             f"algorithm '{algorithm.name}' runs between neighbours. Add [graph], such as [graph] with name = \"ring\", or use "
             "algorithm 'fedavg', which has a server."

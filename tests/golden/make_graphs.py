@@ -1,7 +1,7 @@
 """Write `graphs.json`: digests of what the nodes of a graph say to each other.
 
-To add a case, run this script; it keeps the digests that are there. Recording a digest anew is a break of compatibility: nodes of
-two versions could no longer learn together.
+To add a case, run this script; it keeps the digests that are there. Recording a digest anew is a break of compatibility:
+nodes of two versions could no longer learn together.
 
     PYTHONPATH=tests:tests/rounds/peers python tests/golden/make_graphs.py
 """

@@ -16,7 +16,7 @@ from sketchfed.data import DataSet
 from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import check_tested
-from sketchfed.runs.fingerprints import fingerprint
+from sketchfed.runs.fingerprints import data_digests
 from sketchfed.runs.workload import KEYS, Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Judge, Judged, LocalWork, Score
@@ -103,9 +103,7 @@ class LoopWorkload:
         """Digests of the data, for the run's identity."""
         if self.named is not None:
             return self.named.digests()
-        clients = [fingerprint(data) for data in self.clients]
-        own = {} if self.client_test is None else {"client_test": [fingerprint(data) for data in self.client_test]}
-        return own | {"clients": clients, "test": fingerprint(self.test), "prepared": None, "redrawn": False}
+        return data_digests(self.clients, self.test, self.client_test)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

@@ -146,8 +146,9 @@ def _reader(
         repeatable = found != "own"
         if not repeatable:
             log.warning(
-                "the clients' Datasets draw from generators of their own, so this run cannot be repeated bit for bit. Draw "
-                "from the global generator of torch, numpy or random, which is seeded for every batch, or write redraw=False."
+                "the clients' Datasets draw from generators of their own that cannot be found, so this run cannot be repeated "
+                "bit for bit. Draw from the global generator of torch, numpy or random, or from an attribute of the "
+                "Dataset, which are seeded for every batch, or write redraw=False."
             )
         redraw = found != "none"
     if not redraw and not unread:

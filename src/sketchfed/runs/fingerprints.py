@@ -218,7 +218,7 @@ class _Digest:
             twin = copy.copy(value)
             for name in marks:
                 object.__setattr__(twin, name, copy.copy(own[name]) if isinstance(own[name], _CONTAINERS) else own[name])
-            with drawing_from(FIRST.child("digest")):
+            with drawing_from(FIRST.child("digest"), twin):
                 count = len(twin)
                 places = range(0, count, max(1, -(-count // _READ_AGAIN)))
                 digests.append([self._apart(twin[place]) for place in places])

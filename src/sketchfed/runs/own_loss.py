@@ -16,7 +16,7 @@ from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
 from sketchfed.runs.fingerprints import data_digests
-from sketchfed.runs.own_loop import check_counted
+from sketchfed.runs.own_loop import check_counted, warn_of_workers
 from sketchfed.runs.workload import KEYS, check_recipe
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import (
@@ -116,6 +116,7 @@ class LossWorkload:
         for client, data in enumerate(self.clients):
             if isinstance(data, DataLoader):
                 check_counted(config.algorithm.weighting, data, f"client {client}")
+        warn_of_workers(self.clients)
         check_recipe(config, self.recipe)
 
     def examples(self, client: int) -> Any:

@@ -33,7 +33,7 @@ class Items:
 
     def read(self, rows: Tensor, seed: PublicSeed) -> "Items":
         """Some of the examples, read with transforms that draw from the seed."""
-        with drawing_from(seed):
+        with drawing_from(seed, self._data):
             return Items([self._item(row) for row in rows.tolist()], self._collate, seed)
 
     def _item(self, row: int) -> Any:
@@ -55,7 +55,7 @@ class Items:
 
     def content(self) -> Any:
         """All examples as one batch."""
-        with drawing_from(self._seed.child("collate")):
+        with drawing_from(self._seed.child("collate"), self._data, self._collate):
             items = [self._item(row) for row in range(self.size)]
             try:
                 return self._collate(items)
@@ -136,7 +136,7 @@ class Stream:
         """The first batch, to try a model on."""
         if start:
             return self.read(torch.arange(start, stop), FIRST)
-        with drawing_from(FIRST):
+        with drawing_from(FIRST, self._loader):
             return next(self._by(stop)._pass(whole=True))
 
     def content(self) -> Any:
@@ -159,7 +159,7 @@ class Stream:
             )
         left = work.steps
         for index in range(work.epochs if left is None else left):
-            with drawing_from(seed.child("pass", index)):
+            with drawing_from(seed.child("pass", index), self._loader):
                 for batch in self._pass(whole=index == 0):
                     if left == 0:
                         return

@@ -85,7 +85,7 @@ class OwnLoop:
         with self._own.trained(module, turn):
             turn.kept.pop(OWN_PARTS, None)  # the module has them
             context = self._context(turn)
-            with _drawing(turn, self._device), torch.enable_grad():
+            with _drawing(turn, self._device, examples), torch.enable_grad():
                 found = self._function(module, examples, context)
             self._check_returned(found)
             turn.kept = context.kept
@@ -198,7 +198,7 @@ def evaluated(
         device=device,
         kept={name: value for name, value in turn.kept.items() if name != OWN_PARTS},
     )
-    with _drawing(turn, device), torch.no_grad():
+    with _drawing(turn, device, data), torch.no_grad():
         try:
             found = function(model, data, context)
         except SketchfedError:
@@ -240,10 +240,10 @@ def checked_metrics(found: object, name: str) -> dict[str, float]:
 
 
 @contextmanager
-def _drawing(turn: Turn, device: torch.device) -> Iterator[None]:
-    """Within the block, torch, numpy and Python draw from the turn's seed, also on the device."""
+def _drawing(turn: Turn, device: torch.device, data: Any) -> Iterator[None]:
+    """Within the block, torch, numpy and Python draw from the turn's seed, also on the device, and what the data holds."""
     seed = turn.seed.child("own loop")
-    with drawing_from(seed), seeded(device, int(seed.child("device").words(1)[0])):
+    with drawing_from(seed, data), seeded(device, int(seed.child("device").words(1)[0])):
         yield
 
 

@@ -136,6 +136,45 @@ CASES.drop(
     **given([loader(data, batch_size=50 if client == BAD else 4, drop_last=True) for client, data in enumerate(PAIRS)]),
 )
 CASES.refuse("empty loaders", "Its Dataset or its sampler is empty", **given([DataLoader([], 4) for _ in PAIRS]))
+
+
+def batches(model, data, context):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in data:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def of_loop(clients):
+    return {"model": net(), "clients": clients, "train": batches}
+
+
+CASES.drop(
+    "a loader exhausted in round 2 of a loop",
+    "gave no batch. .*can be iterated only once",
+    participants=(4, 3),
+    **of_loop([DataLoader(Once(data), 4) if client == BAD else loader(data) for client, data in enumerate(PAIRS)]),
+)
+CASES.refuse(
+    "loaders exhausted in round 2 of a loop", "gave no batch", **of_loop([DataLoader(Once(data), 4) for data in PAIRS])
+)
+CASES.refuse("iterators for a loop", "gave no batch.*can be read only once", **of_loop([iter(loader(data)) for data in PAIRS]))
+CASES.drop(
+    "a loader that drops all, in a loop",
+    TOO_FEW,
+    **of_loop([loader(data, batch_size=50 if client == BAD else 4, drop_last=True) for client, data in enumerate(PAIRS)]),
+)
+CASES.drop(
+    "a loader of a loop that cannot be sent to workers",
+    "sent a pickle of the Dataset.*Or set num_workers = 0",
+    **of_loop(
+        [
+            loader(data, num_workers=1, multiprocessing_context="spawn", collate_fn=UNNAMED) if client == BAD else loader(data)
+            for client, data in enumerate(PAIRS)
+        ]
+    ),
+)
 CASES.refuse("an empty list", "client 2 has no examples. Leave it out", **given(for_one(lambda _: [])))
 CASES.refuse("an empty client", "client 2: .*one at least", **given(for_one(lambda data: (data[0][:0], data[1][:0]))))
 CASES.refuse(

@@ -21,6 +21,29 @@ Collate = Callable[[list[Any]], Any]
 """A function that makes a batch of a list of examples, such as one that pads sequences to one length."""
 
 
+FOR_WORKERS = (
+    "Its workers are processes of their own, which are sent a pickle of the Dataset. Define its class and functions at the top "
+    "of a module, and open files in __getitem__. Or set num_workers = 0."
+)
+
+
+def is_about_pickle(error: Exception) -> bool:
+    """Whether an object could not be sent to a worker process."""
+    return "pickle" in f"{type(error).__name__}: {error}".lower()
+
+
+def check_gave(data: Any) -> None:
+    """Raise `InputError` if data that is iterated gives nothing, or nothing any more."""
+    if isinstance(data, Iterator):
+        if next(data, None) is None:
+            raise InputError(
+                "the client's data gave no batch. It is an iterator, which can be read only once, and each round reads the "
+                "data again. Give a list, a map-style Dataset or a DataLoader."
+            )
+    elif isinstance(data, DataLoader | IterableDataset):
+        Stream(data).part(0, 1)
+
+
 class Items:
     """Examples that are read one by one, from a list or a map-style Dataset. `collate` makes batches of them.
 
@@ -183,12 +206,7 @@ class Stream:
         except SketchfedError:
             raise
         except Exception as error:
-            advice = "Correct the data, or what reads it."
-            if "pickle" in f"{type(error).__name__}: {error}".lower():
-                advice = (
-                    "Its workers are processes of their own, which are sent a pickle of the Dataset. Define its class and "
-                    "functions at the top of a module, and open files in __getitem__. Or set num_workers = 0."
-                )
+            advice = FOR_WORKERS if is_about_pickle(error) else "Correct the data, or what reads it."
             raise InputError(
                 f"the DataLoader cannot be read: {type(error).__name__}: {str(error).rstrip('.')}. {advice}"
             ) from error

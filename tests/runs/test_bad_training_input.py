@@ -338,6 +338,13 @@ CASES.refuse(
 )
 CASES.refuse("a function for a model", r"model must be a torch.nn.Module, got function", **pairs(model=always))
 CASES.refuse("a class for a model", r"got the class Linear. Pass an instance", **pairs(model=nn.Linear))
+LAZY = r"parameter '0.weight' has no shape yet, .*Call the model once on a batch of examples before the run"
+for own in ({}, {"train": steps}, {"batch_loss": batch_classes}):
+    CASES.refuse(
+        f"a model of lazy layers with {', '.join(own) or 'pairs'}",
+        LAZY,
+        **{"model": nn.Sequential(nn.LazyLinear(3)), "clients": PAIRS} | ({} if own else {"test": TEST}) | own,
+    )
 CASES.refuse("a model without parameters", "no trainable parameters", **pairs(model=nn.Flatten()))
 
 

@@ -152,6 +152,7 @@ def test_mixed_precision_computes_outputs_in_bfloat16_and_keeps_weights_in_float
         ({"options": {"optimizer": "adam"}}, {}, "training.optimizer is no option .*Did you mean training.optimiser"),
         ({"options": {"nestrov": True}}, {}, "Did you mean training.nesterov"),
         ({"optimiser": "torch.optim:LBFGS"}, {}, "cannot take a step from a gradient alone"),
+        ({"optimiser": "torch.optim:SparseAdam"}, {}, "cannot take a step from a dense gradient: .*dense gradients"),
         ({"optimiser": "torch.nn:Linear"}, {}, "'torch.nn:Linear'"),
         ({"round_schedule": "math:log1p"}, {}, None),
         ({"round_schedule": "math:expm1", "step_schedule": "cmath:exp"}, {}, "returned"),

@@ -91,10 +91,11 @@ class Recipe:
         optimiser = self.made([trial], work)
         try:
             optimiser.step()
-        except TypeError as error:
+        except Exception as error:  # of the optimiser's own
+            lacking = "gradient alone" if isinstance(error, TypeError) else "dense gradient"
             raise InputError(
-                f"training.optimiser = '{self.optimiser}' cannot take a step from a gradient alone: {error}. Use another one, "
-                "or a loop of your own: training.train."
+                f"training.optimiser = '{self.optimiser}' cannot take a step from a {lacking}: {str(error).rstrip('.')}. Use "
+                "another one, or a loop of your own: training.train."
             ) from error
         for name in ("round_schedule", "step_schedule"):
             self._factor(name, 0.0)

@@ -338,6 +338,27 @@ CASES.refuse(
 )
 CASES.refuse("a function for a model", r"model must be a torch.nn.Module, got function", **pairs(model=always))
 CASES.refuse("a class for a model", r"got the class Linear. Pass an instance", **pairs(model=nn.Linear))
+NORMED = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+ONE_LEFT = for_one(lambda data: (data[0][:9], data[1][:9]))
+ALONE = "BatchNorm needs at least two examples in a batch, and this one has a single example.*drop_last = True"
+
+
+def by_fours(model, data, context):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in zip(data[0].split(4), data[1].split(4), strict=True):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+for name, objects, algorithm in (
+    ("pairs", {"test": TEST}, {"batch": 4}),
+    ("batch_loss", {"batch_loss": batch_classes}, {"batch": 4}),
+    ("train", {"train": by_fours}, {}),
+):
+    config = {"algorithm": algorithm, "model": {"buffers": "local"}}
+    objects = {"model": NORMED, "clients": ONE_LEFT, **objects}
+    CASES[f"BatchNorm with a last batch of one and {name}"] = Case(given=objects, drops=ALONE, config=config)
 LAZY = r"parameter '0.weight' has no shape yet, .*Call the model once on a batch of examples before the run"
 for own in ({}, {"train": steps}, {"batch_loss": batch_classes}):
     CASES.refuse(

@@ -21,15 +21,21 @@ Collate = Callable[[list[Any]], Any]
 """A function that makes a batch of a list of examples, such as one that pads sequences to one length."""
 
 
-FOR_WORKERS = (
-    "Its workers are processes of their own, which are sent a pickle of the Dataset. Define its class and functions at the top "
-    "of a module, and open files in __getitem__. Or set num_workers = 0."
+_FOR_WORKERS = (
+    "Workers of a DataLoader are processes of their own, which are sent a pickle of the Dataset. Define its class and functions "
+    "at the top of a module, and open files in __getitem__. Or set num_workers = 0."
+)
+_FOR_BATCH_NORM = (
+    "BatchNorm needs at least two examples in a batch, and this one has a single example, often the last of a pass. Use "
+    "batches of another size (algorithm.batch), drop_last = True in a DataLoader, or nn.GroupNorm."
 )
 
 
-def is_about_pickle(error: Exception) -> bool:
-    """Whether an object could not be sent to a worker process."""
-    return "pickle" in f"{type(error).__name__}: {error}".lower()
+def advice_on(error: Exception) -> str | None:
+    """What to change after an error of torch that does not say it: of worker processes, and of a batch of one example."""
+    if "pickle" in f"{type(error).__name__}: {error}".lower():
+        return _FOR_WORKERS
+    return _FOR_BATCH_NORM if "Expected more than 1 value per channel" in str(error) else None
 
 
 def check_gave(data: Any) -> None:
@@ -206,7 +212,7 @@ class Stream:
         except SketchfedError:
             raise
         except Exception as error:
-            advice = FOR_WORKERS if is_about_pickle(error) else "Correct the data, or what reads it."
+            advice = advice_on(error) or "Correct the data, or what reads it."
             raise InputError(
                 f"the DataLoader cannot be read: {type(error).__name__}: {str(error).rstrip('.')}. {advice}"
             ) from error

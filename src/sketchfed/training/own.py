@@ -18,7 +18,7 @@ from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.parts import Registry
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import LocalWork
-from sketchfed.training.items import FOR_WORKERS, check_gave, is_about_pickle
+from sketchfed.training.items import advice_on, check_gave
 from sketchfed.training.memory import Turn
 from sketchfed.training.own_parts import OWN_PARTS, OwnParts, with_own_parts
 from sketchfed.vectors import Layout, restored
@@ -104,12 +104,9 @@ class OwnLoop:
         except SketchfedError:
             raise
         except Exception as error:
-            if not is_about_pickle(error):
+            if (advice := advice_on(error)) is None:
                 raise
-            raise InputError(
-                f"'{self._name}' raised {type(error).__name__}: {str(error).rstrip('.')}. If this is about a DataLoader: "
-                f"{FOR_WORKERS}"
-            ) from error
+            raise InputError(f"'{self._name}' raised {type(error).__name__}: {str(error).rstrip('.')}. {advice}") from error
 
     def _check_used(self, module: nn.Module, before: Sequence[int], examples: Any) -> None:
         """Explain why nothing was trained, if the data gave nothing, or if the module took no part in it."""

@@ -22,8 +22,8 @@ Collate = Callable[[list[Any]], Any]
 
 
 _FOR_WORKERS = (
-    "Workers of a DataLoader are processes of their own, which are sent a pickle of the Dataset. Define its class and functions "
-    "at the top of a module, and open files in __getitem__. Or set num_workers = 0."
+    "Workers of a DataLoader are processes of their own, which are sent a pickle of the Dataset. Define its class and "
+    "functions at the top of a module, and open files in __getitem__. Or set num_workers = 0."
 )
 _FOR_BATCH_NORM = (
     "BatchNorm needs at least two examples in a batch, and this one has a single example, often the last of a pass. Use "

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sketchfed.errors import InputError
+from sketchfed.parts import short
 from sketchfed.tables import keys_of
 from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, STEPPING, Recipe
 
@@ -83,6 +84,13 @@ class TrainingSettings:
     def usual(self) -> bool:
         """Whether nothing differs from the default. The table then leaves no trace in files."""
         return self == TrainingSettings()
+
+    @property
+    def words(self) -> list[str]:
+        """What the label of a run says of these settings."""
+        if self.optimiser == "sgd":
+            return []
+        return [short(self.optimiser) + (" kept" if self.optimiser_state == "kept" else "")]
 
     def table(self) -> dict[str, Any]:
         """The settings that have an effect, as a table of a configuration."""

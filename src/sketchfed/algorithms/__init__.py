@@ -11,6 +11,7 @@ from sketchfed.algorithms.fetchsgd import FetchSgd
 from sketchfed.algorithms.forms import Form, WholeModel
 from sketchfed.algorithms.gossip import Gossip
 from sketchfed.algorithms.gossip_exact import GossipExact
+from sketchfed.algorithms.gossip_models import GossipModels
 from sketchfed.algorithms.gossip_tracking import GossipTracking
 from sketchfed.algorithms.iterative import Iterative
 from sketchfed.algorithms.private_iterative import PrivateIterative
@@ -37,6 +38,7 @@ __all__ = [
     "Form",
     "Gossip",
     "GossipExact",
+    "GossipModels",
     "GossipTracking",
     "Iterative",
     "PrivateIterative",
@@ -60,7 +62,18 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry(
     "algorithm",
     {
         algorithm.name: algorithm
-        for algorithm in (FedAvg, Iterative, PrivateIterative, FetchSgd, Dbcl, Dome, Gossip, GossipTracking, GossipExact)
+        for algorithm in (
+            FedAvg,
+            Iterative,
+            PrivateIterative,
+            FetchSgd,
+            Dbcl,
+            Dome,
+            Gossip,
+            GossipModels,
+            GossipTracking,
+            GossipExact,
+        )
     },
     group="sketchfed.algorithms",
     base=Algorithm,

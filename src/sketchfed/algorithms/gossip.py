@@ -1,6 +1,5 @@
 """Gossip: nodes of a graph train, tell their neighbours compressed differences, and move towards what the neighbours told."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from sketchfed.algorithms.fedavg import FedAvg
 from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.state import Change, Replica, RoundContext
+from sketchfed.codecs import Codec, Dense
 from sketchfed.errors import InputError
 from sketchfed.wire import Packet
 
@@ -75,7 +75,7 @@ class Gossip(FedAvg):
                 f"'{self.name}'. Set algorithm.mixing, the step towards the neighbours."
             )
         found = replace(super().resolved(dim, clients, module), global_rate=1.0)
-        return found if found.mixing is not None else replace(found, mixing=default_mixing(found._codec(dim).shrinkage))
+        return found if found.mixing is not None else replace(found, mixing=default_mixing(found._codec(dim)))
 
     def client(self, change: Change, memory: Tensor | None, context: RoundContext) -> tuple[Packet, Tensor | None]:
         """Return what a node says, and x − x̂ᵢ after training, of which this is a compressed form."""
@@ -108,6 +108,11 @@ class Gossip(FedAvg):
         return codec.shrinkages * codec.decode([packet], context.shared)
 
 
-def default_mixing(shrinkage: float) -> float:
-    """A step towards the neighbours that works for a codec with this `shrinkage`: 1 where nothing is lost."""
-    return min(1.0, 2.0 * math.sqrt(shrinkage)) if shrinkage < 1 else 1.0
+def default_mixing(codec: Codec) -> float:
+    """A step towards the neighbours that was stable for a codec: 1 if it loses nothing, otherwise the share that it keeps.
+
+    Twice as much was already too much for sketches. A biased codec does not say what it keeps, so it is judged by its size.
+    """
+    if codec.name == Dense.name:
+        return 1.0
+    return codec.shrinkage if codec.unbiased else getattr(codec, "size", codec.dim) / codec.dim

@@ -5,7 +5,7 @@ from sketchfed.rounds.peers.exact import ExactPeer
 from sketchfed.rounds.peers.gossip import GossipPeer
 from sketchfed.rounds.peers.group import PeerGroup, PeerRound
 from sketchfed.rounds.peers.kinds import check_graph, peer_of
-from sketchfed.rounds.peers.pairwise import PairwisePeer
+from sketchfed.rounds.peers.models import ModelsPeer, PairwisePeer, SharedPeer
 from sketchfed.rounds.peers.tracking import TrackingPeer
 from sketchfed.rounds.peers.transport import Direct, Transport
 
@@ -13,12 +13,14 @@ __all__ = [
     "Direct",
     "ExactPeer",
     "GossipPeer",
+    "ModelsPeer",
     "Pair",
     "PairwisePeer",
     "Peer",
     "PeerGroup",
     "PeerRound",
     "Plan",
+    "SharedPeer",
     "TrackingPeer",
     "Transport",
     "check_graph",

@@ -3,22 +3,24 @@
 from sketchfed.algorithms import Algorithm, Dbcl
 from sketchfed.algorithms.gossip import Gossip
 from sketchfed.algorithms.gossip_exact import GossipExact
+from sketchfed.algorithms.gossip_models import GossipModels
 from sketchfed.algorithms.gossip_tracking import GossipTracking
 from sketchfed.errors import InputError
 from sketchfed.protection import NoisySent, Protection, SecureSums
 from sketchfed.rounds.peers.base import Peer
 from sketchfed.rounds.peers.exact import ExactPeer
 from sketchfed.rounds.peers.gossip import GossipPeer
-from sketchfed.rounds.peers.pairwise import PairwisePeer
+from sketchfed.rounds.peers.models import ModelsPeer, PairwisePeer, SharedPeer
 from sketchfed.rounds.peers.tracking import TrackingPeer
 
 _KINDS: dict[type[Algorithm], type[Peer]] = {
     GossipTracking: TrackingPeer,
     Gossip: GossipPeer,
     GossipExact: ExactPeer,
+    GossipModels: SharedPeer,
     Dbcl: PairwisePeer,
 }
-_NAMES = "'gossip', 'gossip_tracking', 'gossip_exact' or 'dbcl'"
+_NAMES = "'gossip', 'gossip_models', 'gossip_tracking', 'gossip_exact' or 'dbcl'"
 
 
 def peer_of(algorithm: Algorithm) -> type[Peer]:
@@ -33,7 +35,7 @@ def peer_of(algorithm: Algorithm) -> type[Peer]:
 
 def check_served(algorithm: Algorithm) -> None:
     """Refuse, without [graph], algorithms that need one."""
-    if isinstance(algorithm, Gossip):
+    if isinstance(algorithm, Gossip | GossipModels):
         raise InputError(
             f"algorithm '{algorithm.name}' runs between neighbours. Add [graph], such as [graph] with name = \"ring\", or use "
             "algorithm 'fedavg', which has a server."
@@ -59,10 +61,10 @@ def check_graph(protection: Protection) -> None:
         )
     if not isinstance(protection, NoisySent):
         return
-    if kind is PairwisePeer:
+    if issubclass(kind, ModelsPeer):
         raise InputError(
-            "privacy.placement = 'sent' bounds and hides changes, and nodes of algorithm 'dbcl' send sketches of their whole "
-            f"model. {steps}"
+            f"privacy.placement = 'sent' bounds and hides changes, and nodes of algorithm '{algorithm.name}' send sketches of "
+            f"their whole model. {steps}"
         )
     if kind is TrackingPeer:
         raise InputError(

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from sketchfed.report.layouts import Layout, Points, layout
+from sketchfed.report.layouts import Layout, Points, layout, torus_columns
 from sketchfed.report.networks import Link, NetworkRecord
 from sketchfed.report.units import shown_bytes, shown_loss
 
@@ -21,7 +21,7 @@ _NUMBERED = 6.0
 _MOST_TITLES = 2_000
 _STEPS = 5
 _WIDTHS = (1.0, 1.8, 2.8, 4.0, 5.4)
-_EQUAL = 1.02
+_MIDDLE = 3
 _WIDE_RANGE = 30
 
 
@@ -49,26 +49,26 @@ class Shade:
 
 
 def shades(links: Sequence[Link]) -> list[Shade]:
-    """Links by the bytes that they carried, the fewest first. Steps are even, or even in the logarithm if bytes differ much."""
+    """Links by the bytes that they carried, the fewest first.
+
+    Steps are shares of the most bytes. If bytes differ much, they are shares of the logarithm.
+    """
     silent = [link for link in links if not link.bytes]
     known = [link for link in links if link.bytes]
     found = [Shade(0, silent)] if silent else []
     if not known:
         return found
     least, most = min(link.bytes for link in known), max(link.bytes for link in known)
-    if most <= _EQUAL * least:
-        return [*found, Shade(3, known)]
-    scale = math.log if most > _WIDE_RANGE * least else float
-    low, high = scale(least), scale(most)
-    for place in range(1, _STEPS + 1):
-        inside = [link for link in known if _step((scale(link.bytes) - low) / (high - low)) == place]
-        if inside:
-            found.append(Shade(place, inside))
-    return found
+    logarithmic = most > _WIDE_RANGE * least
 
+    def step(link: Link) -> int:
+        share = math.log(link.bytes / least) / math.log(most / least) if logarithmic else link.bytes / most
+        return min(max(math.ceil(share * _STEPS), 1), _STEPS)
 
-def _step(share: float) -> int:
-    return min(int(share * _STEPS), _STEPS - 1) + 1
+    places = {place: [link for link in known if step(link) == place] for place in range(1, _STEPS + 1)}
+    if len(places[step(known[0])]) == len(known):
+        return [*found, Shade(_MIDDLE, known)]
+    return [*found, *(Shade(place, inside) for place, inside in places.items() if inside)]
 
 
 def picture(network: NetworkRecord) -> str:
@@ -78,7 +78,7 @@ def picture(network: NetworkRecord) -> str:
     placed, shaded = layout(network.graph), shades(network.links)
     points, height = _fitted(placed)
     radius = _radius(points, height)
-    crowd = min(1.0, max(radius / 9, 0.2)) * (0.5 if len(network.links) > 8 * network.nodes else 1.0)
+    crowd = min(1.0, radius / 9) * min(1.0, math.sqrt(1.3 * network.nodes / max(len(network.links), 1)))
     titled = len(network.links) <= _MOST_TITLES
     edges = "".join(_edges(shade, placed, points, crowd=crowd, titled=titled) for shade in shaded)
     nodes = "".join(_node(network, node, points[node], radius) for node in range(network.nodes))
@@ -91,14 +91,17 @@ def picture(network: NetworkRecord) -> str:
 
 def is_grid(network: NetworkRecord) -> bool:
     """Whether the graph is drawn as a grid with edges that leave it."""
-    return bool(layout(network.graph).columns)
+    return bool(torus_columns(network.graph))
 
 
 def title(network: NetworkRecord) -> str:
     """What kind of graph it is, in a line of plain text."""
-    edges = f"{len(network.links):,} edge{'s' * (len(network.links) != 1)}"
-    gap = "spectral gap " + shown_loss(network.spectral_gap)
-    return f"{network.name}, {network.nodes:,} nodes, {edges}, diameter {network.diameter:,}, {gap}"
+    name, gap = network.name.replace("_", " "), shown_loss(network.spectral_gap)
+    return f"{name}, {network.nodes:,} nodes, {_count(network.links)}, diameter {network.diameter:,}, spectral gap {gap}"
+
+
+def _count(links: Sequence[Link]) -> str:
+    return f"{len(links):,} edge{'s' * (len(links) != 1)}"
 
 
 def _spoken(network: NetworkRecord) -> str:
@@ -129,7 +132,7 @@ def _radius(points: Points, height: float) -> float:
 
 
 def _edges(shade: Shade, placed: Layout, points: Points, *, crowd: float, titled: bool) -> str:
-    width = max(shade.width * crowd, 0.35)
+    width = max(shade.width * crowd, 0.3)
     drawn = "".join(
         f'<path d="{_line(link, placed, points)}">{f"<title>{_told(link)}</title>" if titled else ""}</path>'
         for link in shade.links
@@ -138,15 +141,23 @@ def _edges(shade: Shade, placed: Layout, points: Points, *, crowd: float, titled
 
 
 def _line(link: Link, placed: Layout, points: Points) -> str:
-    """A straight line. An edge of a torus that leaves the grid is drawn as two stubs."""
+    """A straight line. On a circle it bends inwards, around the nodes between its ends. On a grid it may be two stubs."""
     (x, y), (other_x, other_y) = points[link.low], points[link.high]
-    columns = placed.columns
-    if not columns or abs(placed.points[link.low] - placed.points[link.high]).sum() <= 1:
+    if placed.around and 1 < link.high - link.low < len(points) - 1:
+        middle = (placed.points[link.low] + placed.points[link.high]) / 2
+        bend_x, bend_y = (points[link.low] + points[link.high]) / 2 - 0.3 * np.linalg.norm(middle) * middle * _half(points)
+        return f"M{x:.1f} {y:.1f}Q{bend_x:.1f} {bend_y:.1f} {other_x:.1f} {other_y:.1f}"
+    if not placed.columns or abs(placed.points[link.low] - placed.points[link.high]).sum() <= 1:
         return f"M{x:.1f} {y:.1f}L{other_x:.1f} {other_y:.1f}"
     cell = 0.55 * abs(points[1][0] - points[0][0])
     if abs(other_y - y) < 0.01:
         return f"M{x:.1f} {y:.1f}h{-cell:.1f}M{other_x:.1f} {other_y:.1f}h{cell:.1f}"
     return f"M{x:.1f} {y:.1f}v{-cell:.1f}M{other_x:.1f} {other_y:.1f}v{cell:.1f}"
+
+
+def _half(points: Points) -> float:
+    """Half the width of a picture."""
+    return float(np.ptp(points[:, 0])) / 2
 
 
 def _told(link: Link) -> str:
@@ -168,10 +179,10 @@ def _node(network: NetworkRecord, node: int, place: Points, radius: float) -> st
 
 def _legend(shaded: Sequence[Shade]) -> str:
     """What widths and colours mean."""
+    path = '<path class="{}" stroke-width="{}" d="M1 5.5h24"/>'
+    line = f'<svg class="swatch network" viewBox="0 0 26 11" aria-hidden="true">{path}</svg>'
     items = "".join(
-        f'<li><svg class="swatch network" viewBox="0 0 26 11" aria-hidden="true"><g class="{shade.name}" '
-        f'stroke-width="{shade.width:g}"><path d="M1 5.5h24"/></g></svg>{escape(shade.text)} <small>on {len(shade.links):,}'
-        f"</small></li>"
+        f"<li>{line.format(shade.name, shade.width)}{shade.text} <small>on {_count(shade.links)}</small></li>"
         for shade in shaded
     )
     return f'<ul class="shades" aria-label="Bytes on an edge, in both directions together">{items}</ul>'

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sketchfed.errors import InputError
 from sketchfed.graphs import Graph
 from sketchfed.graphs.named import path, torus
 
 Points = npt.NDArray[np.float64]
-_RING_SHARE = 0.7
-"""The share of a ring's edges from which a graph is drawn as a circle with chords, such as a small world."""
+_NEAR_SHARE = 0.6
+"""The share of edges between near nodes from which a graph is drawn as a circle with chords, such as a small world."""
 _LONGEST_LINE = 12
-_STEPS = 150
+_LEAST_STEPS, _MOST_STEPS, _WORK = 15, 150, 10_000_000
+"""How many steps springs take: fewer in large graphs, where each takes longer."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Layout:
     points: Points
     columns: int = 0
     """Of a torus, which is drawn as a grid: the nodes in a row. 0 for all other graphs."""
+    around: bool = False
+    """Whether the nodes are on a circle around the origin."""
 
 
 def layout(graph: Graph) -> Layout:
@@ -31,25 +33,33 @@ def layout(graph: Graph) -> Layout:
     count = graph.nodes
     if graph.edges == path(count).edges:
         return Layout(_snake(count))
-    if columns := _torus_columns(graph):
+    if columns := torus_columns(graph):
         return Layout(np.array([divmod(node, columns)[::-1] for node in range(count)], np.float64), columns)
     degrees = [graph.degree(node) for node in range(count)]
     if len(graph.edges) == count - 1 == max(degrees):
         return Layout(_star(count, degrees.index(count - 1)))
-    around = sum((min(pair), max(pair)) in set(graph.edges) for pair in ((node, (node + 1) % count) for node in range(count)))
-    return Layout(_circle(count) if around >= _RING_SHARE * count else _springs(graph))
+    return Layout(_circle(count), around=True) if _goes_around(graph) else Layout(_springs(graph))
 
 
-def _torus_columns(graph: Graph) -> int:
-    for rows in range(math.isqrt(graph.nodes), 2, -1):
-        if len(graph.edges) == 2 * graph.nodes and graph.nodes % rows == 0:
-            for tried in {rows, graph.nodes // rows}:
-                try:
-                    if torus(graph.nodes, rows=tried).edges == graph.edges:
-                        return graph.nodes // tried
-                except InputError:  # fewer than three columns
-                    continue
+def torus_columns(graph: Graph) -> int:
+    """The nodes in a row, if the graph is a torus. Otherwise 0."""
+    count = graph.nodes
+    if len(graph.edges) == 2 * count:
+        for rows in range(3, count // 3 + 1):
+            if count % rows == 0 and torus(count, rows=rows).edges == graph.edges:
+                return count // rows
     return 0
+
+
+def _goes_around(graph: Graph) -> bool:
+    """Whether most edges join nodes that are near on a circle, and some close it. Or there are so many edges that all do."""
+    count, edges = graph.nodes, set(graph.edges)
+    if 4 * len(edges) >= count * (count - 1):
+        return True
+    lengths = [min(b - a, count - b + a) for a, b in edges]
+    near = sum(length <= max(len(edges) / count, 1) for length in lengths)
+    closed = not edges.isdisjoint({(0, count - 1), (0, count - 2), (1, count - 1)})
+    return closed and near >= _NEAR_SHARE * len(edges) and lengths.count(1) >= _NEAR_SHARE * count
 
 
 def _circle(count: int) -> Points:
@@ -81,7 +91,7 @@ def _springs(graph: Graph) -> Points:
     even = np.full((count, count), 1.0 / count)
     solve = np.linalg.inv(np.diag(weights.sum(axis=1)) - weights + even) - even
     places = _scaled(apart)
-    for _ in range(_STEPS if count <= 300 else _STEPS // 3):
+    for _ in range(max(_LEAST_STEPS, min(_MOST_STEPS, _WORK // count**2))):
         lengths = np.linalg.norm(places[:, None] - places[None], axis=2)
         pull = -np.divide(weights * apart, lengths, out=np.zeros_like(apart), where=lengths > 1e-9)
         np.fill_diagonal(pull, -pull.sum(axis=1))
@@ -125,7 +135,7 @@ def _spread(places: Points) -> Points:
     count = len(places)
     size = np.ptp(places, axis=0)
     least = 0.45 * math.sqrt(max(size[0] * size[1], 1e-9) / count)
-    for _ in range(30):
+    for _ in range(_LEAST_STEPS):
         between = places[:, None] - places[None]
         lengths = np.linalg.norm(between, axis=2)
         np.fill_diagonal(lengths, np.inf)

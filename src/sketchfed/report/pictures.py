@@ -22,7 +22,7 @@ _TITLES = {
     "loss": "held-out loss",
     "epsilon": "privacy spent, ε",
     "captured": "captured energy",
-    "consensus": "distance from the mean",
+    "consensus": "consensus distance",
     "farthest_accuracy": "accuracy of the farthest node",
     "farthest_loss": "held-out loss of the farthest node",
     "clients_accuracy": "mean accuracy on clients",
@@ -31,8 +31,8 @@ _TITLES = {
     "clients_loss_worst": "loss on the worst tenth",
 }
 _MEASURED = tuple(name for name in _TITLES if name != "epsilon")
-_APART = """Runs without a server: the root mean square distance of the nodes' models from their mean. Rounds in which all models
-are equal are left out, as the axis is logarithmic."""
+_APART = """Runs without a server: the root mean square distance of the nodes' models from their mean. Rounds in which all
+models are equal are left out, as the axis is logarithmic."""
 _FARTHEST = "Runs without a server: the node whose model is farthest from the mean of all models."
 _CLIENTS = "Of all clients, each on its own data. Each client counts the same."
 

@@ -22,6 +22,7 @@ NOTHING = "—"
 WIDE = 110
 WIDEST = 140
 _ONLY_WHEN_WIDE = ("best", "up/client", "down/client", "per node", "per edge", "captured")
+_ONLY_WITH_A_SERVER_OR_WIDE = ("rounds", "time")
 _ONLY_WHEN_WIDEST = ("on clients", "worst tenth")
 BYTES_MEASURED = "Bytes were counted at the serializer, headers included; both directions; total over all clients."
 CAPTURED_MEASURED = (
@@ -113,6 +114,7 @@ def terminal_table(records: Sequence[RunRecord], *, width: int = 80, titled: boo
     comparison = compare(records)
     table = Table(box=SIMPLE_HEAD, title=Text(comparison.setting) if titled else None, title_justify="left")
     left_out = (*(_ONLY_WHEN_WIDE if width < WIDE else ()), *(_ONLY_WHEN_WIDEST if width < WIDEST else ()))
+    left_out += _ONLY_WITH_A_SERVER_OR_WIDE if comparison.serverless and width < WIDE else ()
     shown = [place for place, column in enumerate(comparison.columns) if column.heading not in left_out]
     for place in shown:
         column = comparison.columns[place]

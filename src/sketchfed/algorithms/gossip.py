@@ -115,4 +115,7 @@ def default_mixing(codec: Codec) -> float:
     """
     if codec.name == Dense.name:
         return 1.0
-    return codec.shrinkage if codec.unbiased else getattr(codec, "size", codec.dim) / codec.dim
+    if codec.unbiased:
+        return codec.shrinkage
+    size = getattr(codec, "size", None)
+    return 0.5 if size is None else size / codec.dim

@@ -22,7 +22,7 @@ _TITLES = {
     "loss": "held-out loss",
     "epsilon": "privacy spent, ε",
     "captured": "captured energy",
-    "consensus": "consensus distance",
+    "consensus": "consensus error",
     "farthest_accuracy": "accuracy of the farthest node",
     "farthest_loss": "held-out loss of the farthest node",
     "clients_accuracy": "mean accuracy on clients",

@@ -41,6 +41,7 @@ class Gossip(FedAvg):
     name = "gossip"
     summary = "neighbours on a graph tell each other compressed differences"
     source = "Koloskova et al. 2019"
+    served = False
     own_step = "nodes of a graph mix with their neighbours, and nobody takes a global step."
     alone = "nodes of a graph send differences between models, and nobody averages what travels beside them."
     same_start = "it runs on a graph, in rounds."

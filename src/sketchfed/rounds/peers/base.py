@@ -41,6 +41,10 @@ class Peer(ABC):
         """What all nodes hold before round 1. They share the object."""
         return start
 
+    @classmethod  # noqa: B027 – most nodes need nothing of each other
+    def meet(cls, peers: Mapping[int, "Peer"]) -> None:
+        """Let the nodes of one process exchange, before round 1, what must not pass over links."""
+
     @classmethod
     @abstractmethod
     def plan(cls, links: Links, root: int) -> Plan:

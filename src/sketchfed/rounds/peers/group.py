@@ -68,6 +68,7 @@ class PeerGroup:
         self.peers: dict[int, Peer] = {
             node: kind(node, participant, first, self._root) for node in (range(topology.nodes) if nodes is None else nodes)
         }
+        kind.meet(self.peers)
         self.recording = False
         self._index = -1
         self.complaints: Mapping[int, str] = {}

@@ -13,7 +13,7 @@ from sketchfed.algorithms.replicas import group
 from sketchfed.errors import UnresolvedError, WireError
 from sketchfed.graphs import Links
 from sketchfed.nn.model_sketch import ModelSketch
-from sketchfed.protection import ClientWork, NoisySteps
+from sketchfed.protection import ClientWork, NoisySteps, SecureSteps
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.peers.base import Pair, Peer, Plan
 from sketchfed.seeds import PublicSeed
@@ -52,14 +52,15 @@ class ModelsPeer(Peer):
             pull=Pull(self.participant.proximal),
         )
         protection = self.participant.protection
-        if isinstance(protection, NoisySteps):
-            change = protection.change(work, protection.client_secret(context))
+        steps = protection.steps if isinstance(protection, SecureSteps) else protection
+        if isinstance(steps, NoisySteps):
+            change = steps.change(work, steps.client_secret(context))
         else:
             change = work.trained(self.algorithm.work)
         self._weights = self._weights + change.values
         self.kept, self._index, self._told = kept, index, {}
 
-    def tell(self, receiver: int, step: int) -> bytes:
+    def tell(self, receiver: int, step: int) -> bytes | None:
         return pack(self.sketched(receiver, self._index, self._weights))
 
     def hear(self, sender: int, message: bytes, step: int) -> None:

@@ -103,11 +103,23 @@ FEATURES: Mapping[str, Part] = {
 }
 """What can be chosen besides the algorithm and the codec."""
 
-_OPTIONS: Mapping[str, Tables] = {"dome": {"subspace": {"size": 8}}, "fetchsgd": {"sketch": {"ratio": 0.5}}}
+_RING: Tables = {"graph": {"name": "ring"}}
+GRAPH: Mapping[str, Part] = {"graph": Part(tables=_RING)}
+"""No server. What this goes with depends on the algorithm alone, so it is tried with all algorithms, and not with features."""
+
+_OPTIONS: Mapping[str, Tables] = {
+    "dome": {"subspace": {"size": 8}},
+    "fetchsgd": {"sketch": {"ratio": 0.5}},
+    "gossip": _RING,
+    "gossip_tracking": _RING,
+    "gossip_models": _RING,
+    "gossip_exact": _RING,
+}
 
 
 def algorithm_parts() -> dict[str, Part]:
-    """All algorithms, each with the noise without which it does not run."""
+    """All algorithms, each with the noise or the graph without which it does not run. Whatever can run on a graph has one,
+    unless it is at home with a server."""
     found = {}
     for name, kind in ALGORITHMS.built_in.items():
         needed = getattr(kind, "noise_defaults", None)
@@ -164,7 +176,7 @@ def grids() -> dict[str, Grid]:
     """All tables by name."""
     iterative = Part(tables={"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.5}})
     return {
-        "algorithms": Grid(rows=algorithm_parts(), columns=FEATURES, changed=True),
+        "algorithms": Grid(rows=algorithm_parts(), columns={**FEATURES, **GRAPH}, changed=True),
         "codecs": Grid(rows={**codecs(), **_with_error_feedback()}, columns={name: FEATURES[name] for name in _WITH_CODECS}),
         "features": Grid(rows=FEATURES, columns=FEATURES, base=iterative),
         "rules": Grid(rows=rules(), columns=algorithm_parts()),

@@ -37,6 +37,8 @@ class PeerRound:
     """Nodes whose training failed, with the reason."""
     worked: set[int] = field(default_factory=set)
     """Nodes that trained."""
+    relaying: set[int] = field(default_factory=set)
+    """Nodes whose training failed, and that still pass on what others say."""
     steps: int = 0
     """How many times messages passed, one after the other. Steps in which nobody had anything to say do not count."""
     said: dict[int, list[tuple[Pair, bytes]]] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class PeerGroup:
         """Do nothing: nodes know themselves what their neighbours hold."""
 
     def round(self, index: int) -> PeerRound:
-        """Run one round. A node that fails says nothing in it, and the others go on."""
+        """Run one round. A node that fails says nothing of its own in it, and the others go on."""
         links, found = self.topology.at(index), PeerRound()
         self._index = index
         present = [node for node in self.peers if node not in links.away]
@@ -97,9 +99,11 @@ class PeerGroup:
                 found.worked.add(node)
             else:
                 found.failed[node] = why
+                if self.peers[node].idle(index, links):
+                    found.relaying.add(node)
         for step, pairs in enumerate(self.kind.plan(links, self._root)):
             self._pass(index, step, pairs, links, found)
-        for node in found.worked:
+        for node in found.worked | found.relaying:
             self.peers[node].close(links)
         return found
 
@@ -116,10 +120,11 @@ class PeerGroup:
         """Let messages pass once. Whoever has nothing to say to a node elsewhere sends nothing, in zero bytes."""
         outgoing: dict[Pair, bytes] = {}
         expected: list[Pair] = []
+        active = found.worked | found.relaying
         for sender, receiver in pairs:
-            if receiver in found.worked:
+            if receiver in active:
                 expected.append((sender, receiver))
-            if sender in found.worked:
+            if sender in active:
                 outgoing[sender, receiver] = self.peers[sender].tell(receiver, step) or b""
         said = {pair: message for pair, message in outgoing.items() if message}
         found.steps += bool(said)
@@ -136,7 +141,7 @@ class PeerGroup:
 
     def _hear(self, pair: Pair, message: bytes, step: int, found: PeerRound) -> None:
         sender, receiver = pair
-        if receiver not in found.worked:
+        if receiver not in found.worked | found.relaying:
             return
         found.arrived[pair] = found.arrived.get(pair, 0) + len(message)
         try:

@@ -103,17 +103,17 @@ FEATURES: Mapping[str, Part] = {
 }
 """What can be chosen besides the algorithm and the codec."""
 
-_RING: Tables = {"graph": {"name": "ring"}}
-GRAPH: Mapping[str, Part] = {"graph": Part(tables=_RING)}
+_COMPLETE: Tables = {"graph": {"name": "complete"}}
+GRAPH: Mapping[str, Part] = {"graph": Part(tables=_COMPLETE)}
 """No server. What this goes with depends on the algorithm alone, so it is tried with all algorithms, and not with features."""
 
 _OPTIONS: Mapping[str, Tables] = {
     "dome": {"subspace": {"size": 8}},
     "fetchsgd": {"sketch": {"ratio": 0.5}},
-    "gossip": _RING,
-    "gossip_tracking": _RING,
-    "gossip_models": _RING,
-    "gossip_exact": _RING,
+    "gossip": _COMPLETE,
+    "gossip_tracking": _COMPLETE,
+    "gossip_models": _COMPLETE,
+    "gossip_exact": _COMPLETE,
 }
 
 

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from sketchfed.report.layouts import Layout, Points, layout, torus_columns
+from sketchfed.report.layouts import Placement, Points, layout, torus_columns
 from sketchfed.report.networks import Link, NetworkRecord
 from sketchfed.report.units import shown_bytes, shown_loss
 
@@ -110,7 +110,7 @@ def _spoken(network: NetworkRecord) -> str:
     return f"Graph of the run: {title(network)}. Each edge carried {least if least == most else f'{least} to {most}'}."
 
 
-def _fitted(placed: Layout) -> tuple[Points, float]:
+def _fitted(placed: Placement) -> tuple[Points, float]:
     """The places on the canvas, and its height. A grid has room for the edges that leave it."""
     low, size = placed.points.min(axis=0), np.ptp(placed.points, axis=0)
     if placed.columns:
@@ -131,7 +131,7 @@ def _radius(points: Points, height: float) -> float:
     return float(max(min(_LARGEST, room, 0.42 * between.min()), _SMALLEST))
 
 
-def _edges(shade: Shade, placed: Layout, points: Points, *, crowd: float, titled: bool) -> str:
+def _edges(shade: Shade, placed: Placement, points: Points, *, crowd: float, titled: bool) -> str:
     width = max(shade.width * crowd, 0.3)
     drawn = "".join(
         f'<path d="{_line(link, placed, points)}">{f"<title>{_told(link)}</title>" if titled else ""}</path>'
@@ -140,7 +140,7 @@ def _edges(shade: Shade, placed: Layout, points: Points, *, crowd: float, titled
     return f'<g class="{shade.name}" stroke-width="{width:.2f}">{drawn}</g>'
 
 
-def _line(link: Link, placed: Layout, points: Points) -> str:
+def _line(link: Link, placed: Placement, points: Points) -> str:
     """A straight line. On a circle it bends inwards, around the nodes between its ends. On a grid it may be two stubs."""
     (x, y), (other_x, other_y) = points[link.low], points[link.high]
     if placed.around and 1 < link.high - link.low < len(points) - 1:

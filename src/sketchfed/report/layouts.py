@@ -18,7 +18,7 @@ _LEAST_STEPS, _MOST_STEPS, _WORK = 15, 150, 10_000_000
 
 
 @dataclass(frozen=True)
-class Layout:
+class Placement:
     """The places of the nodes, `(nodes, 2)`, in units of no meaning. y grows downwards."""
 
     points: Points
@@ -28,17 +28,17 @@ class Layout:
     """Whether the nodes are on a circle around the origin."""
 
 
-def layout(graph: Graph) -> Layout:
+def layout(graph: Graph) -> Placement:
     """Places that show what kind of graph it is. The same graph always gets the same places."""
     count = graph.nodes
     if graph.edges == path(count).edges:
-        return Layout(_snake(count))
+        return Placement(_snake(count))
     if columns := torus_columns(graph):
-        return Layout(np.array([divmod(node, columns)[::-1] for node in range(count)], np.float64), columns)
+        return Placement(np.array([divmod(node, columns)[::-1] for node in range(count)], np.float64), columns)
     degrees = [graph.degree(node) for node in range(count)]
     if len(graph.edges) == count - 1 == max(degrees):
-        return Layout(_star(count, degrees.index(count - 1)))
-    return Layout(_circle(count), around=True) if _goes_around(graph) else Layout(_springs(graph))
+        return Placement(_star(count, degrees.index(count - 1)))
+    return Placement(_circle(count), around=True) if _goes_around(graph) else Placement(_springs(graph))
 
 
 def torus_columns(graph: Graph) -> int:

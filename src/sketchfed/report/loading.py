@@ -36,7 +36,7 @@ class ClientFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
+class NodeFigures:
     """How far nodes without a server are apart after a round, and what passed between them since the start."""
 
     consensus: float | None
@@ -75,7 +75,7 @@ class Round:
     """How many clients were evaluated on their own data."""
     on_clients: Mapping[str, ClientFigures] = field(default_factory=dict)
     """What they measured, by metric."""
-    apart: Apart | None = None
+    apart: NodeFigures | None = None
     """What is known of a run without a server. `uplink_bytes` is then what nodes sent, and `downlink_bytes` what arrived."""
 
     @property
@@ -141,12 +141,12 @@ class RunRecord:
         return self.metrics[-1].total_bytes if self.metrics else 0
 
     @property
-    def apart(self) -> Apart | None:
+    def apart(self) -> NodeFigures | None:
         """What is known after the last round of a run without a server. None if there is a server."""
         return self.metrics[-1].apart if self.metrics else None
 
     @cached_property
-    def last_apart(self) -> Apart | None:
+    def last_apart(self) -> NodeFigures | None:
         """The same after the last round that was scored."""
         return next((line.apart for line in reversed(self.metrics) if line.apart is not None and line.evaluated), None)
 
@@ -301,11 +301,11 @@ def _append(rounds: list[Round], line: bytes, where: str) -> None:
     rounds.append(this)
 
 
-def _apart(values: Mapping[str, Any], where: str) -> Apart | None:
+def _apart(values: Mapping[str, Any], where: str) -> NodeFigures | None:
     """What a run without a server measured. Its lines have a key 'consensus'."""
     if "consensus" not in values:
         return None
-    return Apart(
+    return NodeFigures(
         consensus=number_or_null(values, "consensus", where, least=0.0),
         farthest_accuracy=number_or_null(values, "farthest_accuracy", where, least=0.0, most=1.0),
         farthest_loss=number_or_null(values, "farthest_loss", where),

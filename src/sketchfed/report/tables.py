@@ -14,7 +14,7 @@ from sketchfed.errors import InputError
 from sketchfed.report.files import write_whole
 from sketchfed.report.groups import Group, Spread, group_seeds
 from sketchfed.report.latex import booktabs
-from sketchfed.report.loading import Apart, RunRecord
+from sketchfed.report.loading import NodeFigures, RunRecord
 from sketchfed.report.on_clients import figure_on_clients
 from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_seconds, shown_share
 
@@ -195,7 +195,7 @@ def _only(applies: Callable[[Group], bool], cell: Callable[[Group], Cell | None]
     return lambda group: cell(group) if applies(group) else None
 
 
-def _apart(of: Callable[[Apart], float | None], shown: Callable[[float], str]) -> Callable[[Group], Cell | None]:
+def _apart(of: Callable[[NodeFigures], float | None], shown: Callable[[float], str]) -> Callable[[Group], Cell | None]:
     """What nodes without a server measured after the last round."""
     return lambda group: _ranged(group, lambda record: None if record.apart is None else of(record.apart), shown)
 

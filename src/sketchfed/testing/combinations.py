@@ -118,8 +118,7 @@ _OPTIONS: Mapping[str, Tables] = {
 
 
 def algorithm_parts() -> dict[str, Part]:
-    """All algorithms, each with the noise or the graph without which it does not run. Whatever can run on a graph has one,
-    unless it is at home with a server."""
+    """All algorithms, each with the noise or the graph that it needs. `gossip_exact` has a graph, although it needs none."""
     found = {}
     for name, kind in ALGORITHMS.built_in.items():
         needed = getattr(kind, "noise_defaults", None)

@@ -119,6 +119,12 @@ class ModelSettings:
         for option in self.options if self.name in MODELS.built_in else ():
             check_type(self.options[option], get_type_hints(builder)[option], f"model.{option}")
 
+    @property
+    def words(self) -> list[str]:
+        """What the label of a run says of these settings: which parts of the model are not shared as parameters are."""
+        buffers = {None: [], "average": ["averaged buffers"], "local": ["local buffers"]}[self.buffers]
+        return buffers + (["personal layers"] if self.personal else [])
+
     def completed(self) -> "ModelSettings":
         """Return these settings with the default of every option filled in."""
         defaults = writable(options_of(_part(self.name, MODELS), besides=_GIVEN_TO_MODELS))

@@ -128,7 +128,7 @@ class Config:
     @property
     def label(self) -> str:
         """A short description of the algorithm and what it sends."""
-        words = [self.algorithm.label]
+        words = [self.algorithm.label, *self.training.words, *self.model.words]
         if self.training.proximal:
             words.append(f"proximal {self.training.proximal:g}")
         if self.privacy is not None:

@@ -156,6 +156,8 @@ class RunFolder:
         replace_file(self.path / GRAPH, json.dumps(described, allow_nan=False).encode())
 
     def close(self) -> None:
+        if self._lock is not None and not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # worker processes of DataLoaders may hold the same file open
         for file in (self._metrics, self._lock):
             if file is not None:
                 file.close()

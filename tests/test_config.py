@@ -197,10 +197,13 @@ def merged(*parts):
 
 @st.composite
 def configurations(draw):
-    name = draw(st.sampled_from(sorted(name for name, kind in ALGORITHMS.items() if kind.noise_defaults is None)))
+    name = draw(
+        st.sampled_from(sorted(name for name, kind in ALGORITHMS.items() if kind.served and kind.noise_defaults is None))
+    )
     own = {
         "fedavg": some(error_feedback=st.booleans(), prediction=st.booleans()),
         "iterative": some(form=st.sampled_from(["unbiased", "projection"])),
+        "gossip_exact": some(grid=st.integers(1, 40)),
         "fetchsgd": some(rows=st.sampled_from([1, 3, 5, 9]), fetched=st.integers(1, 99), masking=st.booleans()),
         "dbcl": some(vary=st.floats(0, 0.9), exclude=st.just(["3"]), output=ways, biases=ways, public_start=st.booleans()),
         "dome": some(beta1=shares, beta2=shares, debias=st.booleans(), remove_mean=st.booleans(), floor=rates),
@@ -210,6 +213,8 @@ def configurations(draw):
     tables = {"data": draw(data), "model": draw(models), "algorithm": {"name": name, **work}}
     if name == "iterative":
         tables["sketch"] = draw(merged(families, sizes, bits, some(bits_down=st.sampled_from([8, 4]))))
+    elif name == "gossip_exact":
+        tables["sketch"] = draw(merged(families, sizes, some(bits_down=st.sampled_from([8, 4]))))
     elif name == "dome":
         tables["subspace"] = draw(st.one_of(merged(rules, some(size=st.integers(2, 999))), st.just({"name": "whole"})))
     elif name == "dbcl":
@@ -338,3 +343,19 @@ def test_an_algorithm_may_have_a_setting_without_default_beside_tables():
     assert load_config(found.to_tables()) == found
     lacking = refusal(tables | {"algorithm": {"name": f"{__name__}:Needy"}})
     assert lacking == "algorithm.strength has no default. Write strength = … in [algorithm]."
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"training": {"optimiser": "adam"}}, "fedavg adam"),
+        ({"training": {"optimiser": "torch.optim:RMSprop", "optimiser_state": "kept"}}, "fedavg RMSprop kept"),
+        ({"algorithm": {"local_momentum": 0.9}}, "fedavg local momentum 0.9"),
+        ({"algorithm": {"global_momentum": 0.5}}, "fedavg server momentum 0.5"),
+        ({"model": {"buffers": "average"}}, "fedavg averaged buffers"),
+        ({"model": {"buffers": "local", "personal": ["head.*"]}}, "fedavg local buffers personal layers"),
+        ({"algorithm": {"name": "fetchsgd", "global_momentum": 0.5}}, "fetchsgd server momentum 0.5 count 1/10"),
+    ],
+)
+def test_a_label_tells_baselines_apart(tables, words):
+    assert words in load_config(tables).label

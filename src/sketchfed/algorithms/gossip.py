@@ -6,7 +6,6 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 
 from sketchfed.algorithms.fedavg import FedAvg
-from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.state import Change, Replica, RoundContext
 from sketchfed.codecs import Codec, Dense
 from sketchfed.errors import InputError
@@ -34,13 +33,14 @@ class Gossip(FedAvg):
     measured default.
     """
 
-    mixing: float | None = told_as("mixing", default=None)
+    mixing: float | None = None
     """γ, how far a node moves towards its neighbours in a round. If absent, 1 for codecs that lose nothing, and less for those
     that lose more."""
 
     name = "gossip"
     summary = "neighbours on a graph tell each other compressed differences"
     source = "Koloskova et al. 2019"
+    served = False
     own_step = "nodes of a graph mix with their neighbours, and nobody takes a global step."
     alone = "nodes of a graph send differences between models, and nobody averages what travels beside them."
     same_start = "it runs on a graph, in rounds."

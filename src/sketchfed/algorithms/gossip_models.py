@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from sketchfed.algorithms.gossip import NEEDS_EVERYBODY
 from sketchfed.algorithms.iterative import Iterative
-from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.algorithms.state import RoundContext
 from sketchfed.errors import InputError
@@ -32,13 +31,14 @@ class GossipModels(Iterative):
     """
 
     sketch: SketchSettings = field(default_factory=lambda: SketchSettings(name="balanced", ratio=0.1))
-    mixing: float | None = told_as("mixing", default=None)
+    mixing: float | None = None
     """γ, how far a node moves towards its neighbours in a round. If absent, 1 for sketches with orthogonal rows, and 0.5 for
     others."""
 
     name = "gossip_models"
     summary = "neighbours on a graph tell each other sketches of their models"
     source = "here, after Zhang & Wang 2021, App. D"
+    served = False
     own_step = "nodes of a graph mix with their neighbours, and nobody takes a global step."
     alone = "nodes of a graph move towards their neighbours' models, and nobody averages what travels beside them."
 

@@ -150,6 +150,11 @@ REFUSED = {
     "a server's rate": ({"algorithm": {"name": "gossip", "global_rate": 0.5}}, "mixing"),
     "a server's optimiser": ({"algorithm": {"name": "gossip", "server": "adam"}}, "nobody takes a global step"),
     "control variates": ({"algorithm": {"name": "gossip", "scaffold": True}}, "does not go with"),
+    "control variates of sums": ({"algorithm": {"name": "gossip_exact", "scaffold": True}}, "nobody tells a node"),
+    "some nodes with noise": (
+        {"algorithm": {"name": "gossip_exact", "participation": 0.5}, "privacy": NOISE},
+        "more often than planned",
+    ),
     "a robust rule": ({"algorithm": {"name": "gossip", "combine": "median"}}, "weights of its links"),
     "mixing beyond 1": ({"algorithm": {"name": "gossip", "mixing": 1.5}}, "at most 1"),
     "few bits of models": ({"algorithm": {"name": "gossip_models"}, "sketch": {"bits": 4}}, "32 bits"),

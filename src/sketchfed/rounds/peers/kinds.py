@@ -38,7 +38,7 @@ def peer_of(protection: Protection) -> type[Peer]:
 
 def check_served(algorithm: Algorithm) -> None:
     """Refuse, without [graph], algorithms that need one."""
-    if isinstance(algorithm, Gossip | GossipModels):
+    if not algorithm.served:
         raise InputError(
             f"algorithm '{algorithm.name}' runs between neighbours. Add [graph], such as [graph] with name = \"ring\", or use "
             "algorithm 'fedavg', which has a server."
@@ -52,6 +52,16 @@ def check_graph(protection: Protection) -> None:
         "Use privacy.unit = 'example' with privacy.placement = 'steps', or remove [privacy].",
     )
     kind = peer_of(protection)
+    if algorithm.correction:
+        raise InputError(
+            f"{algorithm.correction} does not go with [graph]: what a node keeps for it may change only if its update counts, "
+            "and nobody tells a node whether its sum arrived. Remove it, or use a server."
+        )
+    if kind is ExactPeer and algorithm.participation != 1 and protection.budget is not None:
+        raise InputError(
+            f"algorithm.participation = {algorithm.participation:g} does not go with [privacy] on a graph: nodes that missed "
+            "updates may be in another round, so a node may take part more often than planned. Remove participation."
+        )
     if isinstance(protection, SecureSums) and kind is not SecurePeer:
         raise InputError(
             f"[secure] does not go with algorithm '{algorithm.name}' on a graph: a neighbour must read each message by itself. "

@@ -213,7 +213,11 @@ def record(
     loop = Loop(config, workload, exchanges.extend)
     weights = [loop.weights.clone()] if loop.rounds * len(loop.weights) <= MOST_WEIGHTS else []
     clients = len(workload.parts)
-    nodes = [loop.models] if config.graph and loop.rounds * clients * len(loop.weights) <= MOST_WEIGHTS else []
+    nodes = (
+        [loop.models]
+        if config.graph and config.engine.name == "local" and loop.rounds * clients * len(loop.weights) <= MOST_WEIGHTS
+        else []
+    )
 
     def watch(line: dict[str, Any]) -> None:
         if weights:

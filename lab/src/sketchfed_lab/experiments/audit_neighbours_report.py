@@ -178,12 +178,12 @@ def _pictures(shown: dict[str, list[Row]]) -> Any:
         pictures = group[0]["images"]["pictures"]
         name = f"{ALL}, division" if f"{ALL}, division" in pictures else f"{MESSAGE}, matching"
         for column, pairs in ((SHOWN[case], pictures[name]), ("original", pictures["original"])):
-            for victim, picture in enumerate(pairs):
+            for victim, picture in enumerate(pairs[::2]):  # those of node 1, whom all of these attackers hear
                 if picture is not None and (column != "original" or case == next(iter(shown))):
                     cells.append({"column": column, "victim": victim, "url": f"data:image/png;base64,{picture}"})
     order = ["original", *(SHOWN[case] for case in shown)]
     axis = alt.Axis(orient="bottom", title=None, labelAngle=-35, domain=False, ticks=False, grid=False)
     chart = alt.Chart(alt.InlineData(values=cells)).mark_image(width=side, height=side)
     return chart.encode(alt.X("column:N", sort=order, axis=axis), alt.Y("victim:N", axis=None), url="url:N").properties(
-        width=(side + 12) * len(order), height=(side + 6) * 4
+        width=(side + 12) * len(order), height=(side + 6) * 2
     )

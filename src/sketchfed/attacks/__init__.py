@@ -7,6 +7,7 @@ from sketchfed.attacks.inference import AlignmentAttack, LossAttack, MembershipA
 from sketchfed.attacks.labels import inferred
 from sketchfed.attacks.matching import Guess, Matching
 from sketchfed.attacks.membership import by_alignment, by_loss, mislabelled
+from sketchfed.attacks.neighbours import NeighbourChange
 from sketchfed.attacks.observation import Observation, Observed
 from sketchfed.attacks.property import PropertyInference
 from sketchfed.attacks.public import Public
@@ -52,6 +53,7 @@ __all__ = [
     "LossAttack",
     "Matching",
     "MembershipAttack",
+    "NeighbourChange",
     "Observation",
     "Observed",
     "PropertyAttack",

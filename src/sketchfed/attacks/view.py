@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sketchfed.algorithms import Replica, RoundContext
 from sketchfed.attacks.knowledge import Heard, knowledge_of, spread
-from sketchfed.attacks.neighbours import Scene, Told, told_by_neighbours
+from sketchfed.attacks.neighbours import NeighbourChange, Scene, told_by_neighbours
 from sketchfed.attacks.observation import Observation
 from sketchfed.attacks.opened import Members, OpenedSum, members_in, opened_sums, task_in
 from sketchfed.attacks.public import Public
@@ -94,7 +94,7 @@ class View:
     # What a neighbour sees ------------------------------------------------------------------------------------------
 
     @cached_property
-    def told(self) -> Sequence[Told]:
+    def told(self) -> Sequence[NeighbourChange]:
         """What a node of a graph learned of the changes of others, in the order of rounds."""
         public, start = self.public, self.public.start
         if public.topology is None or start is None or len(self.members) != 1:
@@ -111,12 +111,12 @@ class View:
             )
         )
 
-    def _from_neighbours(self, told: Told) -> Update:
+    def _from_neighbours(self, told: NeighbourChange) -> Update:
         noise = self.public.protection.variance(len(told.nodes)) ** 0.5
         update = self._update(self._started(told), told.nodes, told.heard, noise)
         return update if told.direct else replace(update, clip=None)
 
-    def _started(self, told: Told) -> Replica:
+    def _started(self, told: NeighbourChange) -> Replica:
         """The model from which a change was made, as far as it is known."""
         return Replica(round=told.round, weights=told.weights)
 

@@ -11,7 +11,7 @@ from sketchfed.algorithms.gossip import Gossip
 from sketchfed.algorithms.gossip_tracking import TRACKED, GossipTracking
 from sketchfed.attacks.knowledge.base import Heard
 from sketchfed.attacks.neighbours.replay import Path, Replay, mapped
-from sketchfed.attacks.neighbours.scene import Scene, Told
+from sketchfed.attacks.neighbours.scene import NeighbourChange, Scene
 from sketchfed.codecs.linear import LinearCode, LinearMap, RoundTrip
 from sketchfed.errors import WireError
 from sketchfed.rounds.peers import peer_of
@@ -99,13 +99,15 @@ class GossipReplay(Replay):
             self, {node: [self._known(node, index + 1, of) * known for index in self.rounds] for node in self.packets}
         )
 
-    def single(self) -> list[Told]:
+    def single(self) -> list[NeighbourChange]:
         """What single messages show if the codec is not linear: what it keeps of the change and of what was not said before."""
         codec, found = self.gossip.codec.codec(self.scene.dim, self.gossip.sketch), []
         for index, node in self.order:
             decoded = codec.decode([self.packets[node][index][-1]], self.scene.context(index, node).shared)
             weights = self.estimates[node][index].weights
-            found.append(Told(round=index, nodes=(node,), weights=weights, heard=Heard(decoded, None), direct=index == 0))
+            found.append(
+                NeighbourChange(round=index, nodes=(node,), weights=weights, heard=Heard(decoded, None), direct=index == 0)
+            )
         return found
 
 
@@ -156,8 +158,7 @@ class TrackingReplay(GossipReplay):
 
     @property
     def tracking_rate(self) -> float:
-        assert isinstance(self.gossip, GossipTracking)
-        return self.gossip.tracking_rate
+        return self.gossip.tracking_rate if isinstance(self.gossip, GossipTracking) else 0.0
 
     @property
     def heard(self) -> list[Tensor]:

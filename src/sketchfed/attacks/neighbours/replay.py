@@ -16,13 +16,15 @@ from torch import Tensor
 
 from sketchfed.attacks.knowledge.base import Heard, spread
 from sketchfed.attacks.neighbours.prior import Likely, likely
-from sketchfed.attacks.neighbours.scene import Scene, Told
+from sketchfed.attacks.neighbours.scene import NeighbourChange, Scene
 from sketchfed.attacks.observation import through
 from sketchfed.codecs.linear import LinearMap
 from sketchfed.errors import InputError
 
 MOST_NUMBERS = 2**25
 """The largest amount of numbers of changes that are estimated together. If there are more, only first rounds are looked at."""
+MOST_CHANGES = 500
+"""The largest number of changes, of all nodes in all rounds, that are estimated together. It bounds the time."""
 ITERATIONS = 300
 TOLERANCE = 1e-6
 """Conjugate gradients stop when the gradient is this much shorter than at the start."""
@@ -47,7 +49,7 @@ class Replay(ABC):
         self.scene = scene
         self.nodes = (*scene.neighbours, *scene.unseen)
         """The nodes whose changes are unknown. The neighbours come first."""
-        most = MOST_NUMBERS // (len(self.nodes) * scene.dim)
+        most = min(MOST_NUMBERS // scene.dim, max(MOST_CHANGES, len(self.nodes))) // len(self.nodes)
         if not most:
             raise InputError(
                 f"the changes of {len(self.nodes):,} nodes have {scene.dim:,} numbers each in a round, and at most "
@@ -76,7 +78,7 @@ class Replay(ABC):
         protection = self.scene.protection
         return 0.0 if protection.noise_before_code else protection.variance(1)
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[NeighbourChange]:
         """What the messages reveal about each neighbour's change in each round."""
         heard, start, shape = self.heard, self.scene.start.weights, (len(self.rounds), len(self.nodes), self.scene.dim)
         changes = torch.zeros(shape, dtype=torch.float64)
@@ -99,7 +101,7 @@ class Replay(ABC):
         """Whether all is known without a search: the messages are the models, and all of them are heard without noise."""
         return not self.noise and not self.scene.unseen and all(self.map(*each) is None for each in self.order)
 
-    def _read(self, changes: Tensor, heard: list[Tensor], start: Tensor) -> list[Told]:
+    def _read(self, changes: Tensor, heard: list[Tensor], start: Tensor) -> list[NeighbourChange]:
         found = []
         if self._is_plain:
             for index in range(len(self.rounds)):  # round by round: what comes next depends on the changes before
@@ -112,7 +114,7 @@ class Replay(ABC):
             known = self.map(index, node)
             before = path.before[entry] if known is None else known.apply(path.before[entry])
             found.append(
-                Told(
+                NeighbourChange(
                     round=index,
                     nodes=(node,),
                     weights=(start + path.models[entry]).float(),

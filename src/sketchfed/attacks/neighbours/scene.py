@@ -22,7 +22,7 @@ with every link."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Told:
+class NeighbourChange:
     """What one node learned about the local change of a neighbour, or about the mean change of several nodes."""
 
     round: int

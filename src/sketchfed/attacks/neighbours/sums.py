@@ -7,13 +7,13 @@ from torch import Tensor
 from sketchfed.algorithms import Replica, cohort
 from sketchfed.algorithms.gossip_exact import SUM, GossipExact
 from sketchfed.attacks.knowledge.base import Heard
-from sketchfed.attacks.neighbours.scene import Scene, Told
+from sketchfed.attacks.neighbours.scene import NeighbourChange, Scene
 from sketchfed.graphs import Tree
 from sketchfed.rounds.peers.exact import tree_of
 from sketchfed.wire import Packet, split, unpack
 
 
-def told_in_sums(scene: Scene, algorithm: GossipExact) -> Iterator[Told]:
+def told_in_sums(scene: Scene, algorithm: GossipExact) -> Iterator[NeighbourChange]:
     """Each child's sum is that of all nodes below it: of the child alone, if it is a leaf.
 
     The update that comes down is the mean over all. Less the sum that the node passed up, it is that of the others.
@@ -43,9 +43,9 @@ def told_in_sums(scene: Scene, algorithm: GossipExact) -> Iterator[Told]:
         replica = algorithm.follow(replica, update, scene.seed)
 
 
-def _told(scene: Scene, algorithm: GossipExact, replica: Replica, nodes: tuple[int, ...], values: Tensor) -> Told:
+def _told(scene: Scene, algorithm: GossipExact, replica: Replica, nodes: tuple[int, ...], values: Tensor) -> NeighbourChange:
     sketch = algorithm.sketch.codec(scene.dim).sketch(scene.context(replica.round, 0).shared)
-    return Told(round=replica.round, nodes=nodes, weights=replica.weights, heard=Heard(values.float(), sketch))
+    return NeighbourChange(round=replica.round, nodes=nodes, weights=replica.weights, heard=Heard(values.float(), sketch))
 
 
 def _cohort(scene: Scene, algorithm: GossipExact, index: int) -> list[int]:

@@ -9,13 +9,13 @@ from sketchfed.algorithms.gossip_models import GossipModels
 from sketchfed.algorithms.gossip_tracking import GossipTracking
 from sketchfed.attacks.neighbours.differences import GossipReplay, TrackingReplay
 from sketchfed.attacks.neighbours.models import PairwiseReplay, SharedReplay
-from sketchfed.attacks.neighbours.scene import Scene, Told
+from sketchfed.attacks.neighbours.scene import NeighbourChange, Scene
 from sketchfed.attacks.neighbours.sums import told_in_sums
 from sketchfed.errors import InputError
 from sketchfed.protection import SecureSums
 
 
-def told_by_neighbours(scene: Scene) -> Sequence[Told]:
+def told_by_neighbours(scene: Scene) -> Sequence[NeighbourChange]:
     """What a node learns of others' changes, in the order of rounds. Raises `InputError` with the reason if that is unknown."""
     algorithm = scene.algorithm
     if not scene.rounds:

@@ -87,10 +87,10 @@ def check_identity(folder: Path, workload: FederatedProblem, *, data_name: str |
         )
         return
     with naming_writer(folder):
-        differences = _differences(path, identity(workload), data_name)
-    if differences:
+        found = _differences(path, identity(workload), data_name)
+    if found:
         raise InputError(
-            f"the run in {folder} {' It also '.join(differences)} Resume it with its original loss, data and model, or start a "
+            f"the run in {folder} {' It also '.join(found)} Resume it with its original loss, data and model, or start a "
             "new run in another folder."
         )
 
@@ -98,15 +98,19 @@ def check_identity(folder: Path, workload: FederatedProblem, *, data_name: str |
 def _differences(path: Path, now: dict[str, Any], data_name: str | None) -> list[str]:
     """The differences between the saved identity of a run and the current one, in words."""
     try:
-        begun = json.loads(path.read_bytes())
-        old = begun["version"] < _VERSION
-        differences = [*_code_differs(begun, now, old=old), *_model_differs(begun["model"], now["model"])]
-        return differences + _data_differs(_comparable(begun["data"], now["data"], old=old), now["data"], data_name)
+        return differences(json.loads(path.read_bytes()), now, data_name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(
             f"{path} is damaged, so loss, data and model cannot be compared with those at the start of the run. Restore the "
             "file, or delete it to resume without this check."
         ) from error
+
+
+def differences(begun: dict[str, Any], now: dict[str, Any], data_name: str | None) -> list[str]:
+    """The differences between two identities, in words. Raises KeyError, TypeError and the like if one is damaged."""
+    old = begun["version"] < _VERSION
+    found = [*_code_differs(begun, now, old=old), *_model_differs(begun["model"], now["model"])]
+    return found + _data_differs(_comparable(begun["data"], now["data"], old=old), now["data"], data_name)
 
 
 def _comparable(was: dict[str, Any], now: dict[str, Any], *, old: bool) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class ExactPeer(Peer):
     the same round. While it is away, the others wait.
     """
 
+    rooted = True
+
     def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
         super().__init__(node, participant, start, root)
         self.replica = start

@@ -32,8 +32,8 @@ tables: ## write the tables and drawings of the pages anew, from the code and fr
 docs: ## build the site into docs/_build/html; a warning is an error
 	sphinx-build -q -W --keep-going docs docs/_build/html
 
-bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts, federations and models and record it in lab/benchmarks/results/
-	for topic in kernels rounds mean privacy secure layers dome scale federation models; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
+bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts, federations, models and ranks and record it in lab/benchmarks/results/
+	for topic in kernels rounds mean privacy secure layers dome scale federation models ranks; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
 
 EXPERIMENTS = table-1 theory global-rate layers-at-equal-bytes sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
   local-drift quantity-skew \

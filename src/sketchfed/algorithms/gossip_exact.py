@@ -81,7 +81,13 @@ class GossipExact(Iterative):
                 f"a sum of sketches of {packet.clients:,} clients must hold {size:,} signed integers of at most {most} bits as "
                 "'values'."
             )
-        return found.values
+        values = found.values
+        if size and int(values.abs().max()) > packet.clients << _EACH_BITS:
+            raise WireError(
+                f"a sum of sketches of {packet.clients:,} clients has coefficients of at most {packet.clients:,}·2^{_EACH_BITS}, "
+                f"got {int(values.abs().max()):,}."
+            )
+        return values
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
         dim, shared = len(state.replica.weights), round_seed(seed, state.replica.round)

@@ -124,17 +124,38 @@ class GossipPeer(Peer):
         copy, each = self._copy(sender), self.gossip.packets_each
         if len(parts) == 1 and kind_of(parts[0]) == "snapshot":
             found = self.voice.whole(unpack(parts[0]), len(copy.weights))
-            self.check_norm(float(found.weights.norm()), float(copy.weights.norm()))
+            self._check_whole(found)
             return found if found.round > copy.round else copy
         if not parts or len(parts) % each:
             raise WireError(f"{len(parts)} packets are not a whole number of updates; each update has {each}.")
         for start in range(0, len(parts), each):
             update = parts[start : start + each]
-            if (after := _after(unpack(update[-1]))) == copy.round:
+            if (after := self._after(unpack(update[-1]))) == copy.round:
                 copy = self._moved(copy, b"".join(update), sender)
             elif after > copy.round:
                 return None
         return copy
+
+    def _after(self, update: Packet) -> int:
+        """The round of the estimate on which an update builds. Refused unless it is of a round from there to this one."""
+        after, index = _after(update), int(number_named(update, "round", least=0, most=2**62))
+        if not after <= index <= self._worked:
+            raise WireError(
+                f"it is of round {index + 1:,} and builds on what was said before round {after + 1:,}. An update builds on "
+                f"earlier ones, and this is round {self._worked + 1:,}."
+            )
+        return after
+
+    def _check_whole(self, found: Replica) -> None:
+        """Raise `WireError` if no honest neighbour can have this estimate of its own model in this round."""
+        if found.round > self._worked + 1:
+            raise WireError(
+                f"it is an estimate after round {found.round:,}, and this is round {self._worked + 1:,}. A node sends the one "
+                "that it has."
+            )
+        own = self.voice.estimate.to_tensors()
+        for name, tensor in found.to_tensors().items():
+            self.check_norm(float(tensor.norm()), float(own[name].norm()) or float(own["weights"].norm()))
 
     def _copy(self, node: int) -> Replica:
         return self.copies.get(node, self.start)

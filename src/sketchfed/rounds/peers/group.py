@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.algorithms.replicas import from_tensors, group
-from sketchfed.errors import InputError, SketchfedError, reason
+from sketchfed.errors import InputError, SketchfedError, WireError, reason
 from sketchfed.graphs import Links, Topology
 from sketchfed.rounds.kept import KeptExamples
 from sketchfed.rounds.participant import Participant
@@ -120,7 +120,7 @@ class PeerGroup:
             if receiver in found.worked:
                 expected.append((sender, receiver))
             if sender in found.worked:
-                outgoing[sender, receiver] = self.peers[sender].tell(receiver, step) or b""
+                outgoing[sender, receiver] = self._tell((sender, receiver), step, found)
         said = {pair: message for pair, message in outgoing.items() if message}
         found.steps += bool(said)
         for pair, message in said.items():
@@ -133,6 +133,15 @@ class PeerGroup:
             if came[pair]:
                 self._hear(pair, came[pair], step, found)
         found.lost += sum(pair not in came for pair in expected if pair in said or pair[0] not in self.peers)
+
+    def _tell(self, pair: Pair, step: int, found: PeerRound) -> bytes:
+        """What a node says to a neighbour: nothing, if it holds numbers that no packet carries."""
+        sender, receiver = pair
+        try:
+            return self.peers[sender].tell(receiver, step) or b""
+        except WireError as error:
+            found.failed[sender] = str(error)
+            return b""
 
     def _hear(self, pair: Pair, message: bytes, step: int, found: PeerRound) -> None:
         sender, receiver = pair

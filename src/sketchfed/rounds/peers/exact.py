@@ -13,6 +13,7 @@ from sketchfed.errors import UnresolvedError, WireError
 from sketchfed.graphs import Links, Tree
 from sketchfed.rounds.participant import MOST_UPDATES, BehindError, Participant, behind
 from sketchfed.rounds.peers.base import Pair, Peer, Plan
+from sketchfed.rounds.peers.saved import whole_numbers
 from sketchfed.rounds.peers.voice import Voice
 from sketchfed.rounds.stepping import checked_step
 from sketchfed.training import ClientMemory, Examples
@@ -61,6 +62,10 @@ class ExactPeer(Peer):
         self._last = -1
         """The round in which it last took part."""
         self._tree: Tree | None = None
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return ("weights", *self.algorithm.carried)
 
     @property
     def exact(self) -> GossipExact:
@@ -237,5 +242,5 @@ class ExactPeer(Peer):
         self._updates.restore(tensors, estimates[self.node])
         self.replica = self._updates.estimate
         self.kept = ClientMemory.from_tensors(group(tensors, "kept")).kept
-        last, lacking = tensors["last"].tolist()
+        last, lacking = whole_numbers(tensors, "last", 2, least=-1).tolist()
         self._last, self._lacking = int(last), bool(lacking)

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.algorithms.gossip import Gossip
-from sketchfed.algorithms.replicas import followed, from_tensors, group
+from sketchfed.algorithms.replicas import followed, group
 from sketchfed.errors import UnresolvedError, WireError
 from sketchfed.graphs import Links
 from sketchfed.rounds.participant import MOST_UPDATES, BehindError, Participant
 from sketchfed.rounds.peers.base import Peer, Plan
+from sketchfed.rounds.peers.saved import replica, vector, whole_numbers
 from sketchfed.rounds.peers.voice import Voice
 from sketchfed.training import ClientMemory, Examples
 from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
@@ -49,6 +50,10 @@ class GossipPeer(Peer):
         """Neighbours whose message of this round was understood."""
         self._heard: set[int] = set()
         """Neighbours whose message of this round arrived."""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return ("weights", *self.extras)
 
     @property
     def gossip(self) -> Gossip:
@@ -185,13 +190,14 @@ class GossipPeer(Peer):
 
     def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
         self.voice.restore(tensors, estimates[self.node])
-        self.owed = tensors["owed"]
+        self.owed = vector(tensors, "owed", len(self.owed))
         self.kept = ClientMemory.from_tensors(group(tensors, "kept")).kept
-        self._held = {int(node): int(held) for node, held in tensors["held"].reshape(-1, 2).tolist()}
-        self._missed = set(tensors["missed"].tolist())
+        self._held = {int(node): int(held) for node, held in whole_numbers(tensors, "held", -1, 2).tolist()}
+        self._missed = set(whole_numbers(tensors, "missed", -1).tolist())
         for other, named in _by_number(group(tensors, "copy")).items():
-            index, fresh = named["round"].tolist()
-            self.copies[other] = estimates[other] if fresh else from_tensors(group(named, "replica"), round=index)
+            index, fresh = whole_numbers(named, "round", 2).tolist()
+            saved = group(named, "replica")
+            self.copies[other] = estimates[other] if fresh else replica(saved, self.told, len(self.owed), round=index)
             if self.copies[other].round != index:
                 raise ValueError(
                     f"node {self.node} holds node {other}'s estimate of round {index}, and node {other} another one"

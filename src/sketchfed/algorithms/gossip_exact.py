@@ -84,8 +84,8 @@ class GossipExact(Iterative):
         values = found.values
         if size and int(values.abs().max()) > packet.clients << _EACH_BITS:
             raise WireError(
-                f"a sum of sketches of {packet.clients:,} clients has coefficients of at most {packet.clients:,}·2^{_EACH_BITS}, "
-                f"got {int(values.abs().max()):,}."
+                f"a sum of sketches of {packet.clients:,} clients has integers of at most {packet.clients:,}·2^{_EACH_BITS}, got "
+                f"{int(values.abs().max()):,}."
             )
         return values
 

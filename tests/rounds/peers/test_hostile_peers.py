@@ -6,6 +6,7 @@ import pytest
 import torch
 from graphs_of_tiny import network
 
+from sketchfed.errors import InputError, StorageError
 from sketchfed.rounds.peers import ExactPeer, GossipPeer
 from sketchfed.wire import Bits, Packet, pack, split, unpack
 
@@ -240,3 +241,113 @@ def test_integers_beyond_those_of_honest_nodes_are_refused_where_they_are_said()
     lies(server, 0, large)
     server.advance()
     assert server.tally.refused == 1
+
+
+# checkpoints ---------------------------------------------------------------------------------------------------------
+
+
+def damaged(tensor):
+    yield torch.full(tensor.shape, float("nan"))
+    yield torch.full(tensor.shape, float("inf"))
+    yield tensor.double()
+    if tensor.dim() == 1 and tensor.dtype == torch.float32:
+        yield tensor[:-1]
+        yield tensor[None]
+    if tensor.dtype == torch.int64 and tensor.numel():
+        yield -tensor - 2
+
+
+@pytest.mark.parametrize("kind", ["tracking", "exact", "models"])
+def test_damaged_tensors_of_a_checkpoint_are_refused(kind):
+    """Whatever cannot be what a node held: another shape, another type, NaN, infinity, or negative numbers of things."""
+    graph = {"name": "ring", "losses": 0.3}
+    server, again = (network(kind, graph, nodes=4) for _ in range(2))
+    for _ in range(3):
+        server.advance()
+    saved, again.state = server.under_way(), server.state
+    for name, tensor in saved.items():
+        for bad in damaged(tensor) if name in ("traffic", "counts") or name.startswith("node.0.") else ():
+            with pytest.raises(StorageError, match="damaged or replaced"):
+                again.go_on({**saved, name: bad})
+    again.go_on(saved)
+
+
+@pytest.mark.parametrize("bad", [{"counts": torch.tensor([0, 0, 4])}, {"traffic": torch.tensor([[0, 4, 10]])}])
+def test_a_checkpoint_names_no_nodes_that_do_not_exist(bad):
+    server = network("dense", nodes=4)
+    server.advance()
+    with pytest.raises(StorageError, match="4 nodes"):
+        server.go_on({**server.under_way(), **bad})
+
+
+@pytest.mark.parametrize("kind", ["dense", "exact"])
+def test_a_checkpoint_holds_no_words_of_rounds_to_come(kind):
+    server = network(kind, nodes=4)
+    server.advance()
+    with pytest.raises(StorageError, match="rounds are over"):
+        server.go_on({**server.under_way(), "node.0.spoken": torch.tensor(2**40)})
+
+
+# numbers that no packet carries --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["models", "blind neighbours"])
+def test_a_node_whose_model_has_left_the_finite_numbers_falls_silent_and_the_others_go_on(kind):
+    server = network(kind)
+    server.advance()
+    peer = server.group.peers[0]
+    peer.tell = lambda receiver, step: pack(peer.sketched(receiver, peer._index, peer.weights * float("inf")))
+    server.advance()
+    assert server.round == 2
+
+
+# secure sums ---------------------------------------------------------------------------------------------------------
+
+SECURE = {"secure": {"clip": 30.0}}
+
+
+def test_a_neighbour_that_masks_garbage_moves_a_node_no_farther_than_honest_neighbours_can():
+    """Nobody can look into a sum, so it is clipped to the longest that honest neighbours add up to."""
+    server = network("models", {"name": "random_regular", "degree": 4}, nodes=24, **SECURE)
+    mechanism = server.protection.mechanism
+    server.group.peers[0]._integers = lambda node: torch.full((mechanism.size,), 2 ** (mechanism.bits - 1) - 1)
+    server.advance()
+    assert max(float(peer.weights.norm()) for peer in server.group.peers.values()) < 40
+
+
+def test_a_sum_in_which_one_neighbour_has_all_the_weight_hides_nothing():
+    pairs = [(0, 1), (2, 3)]
+    weights = torch.eye(5)
+    for a, b in pairs:
+        weights[a, b] = weights[b, a] = weights[a, a] = weights[b, b] = 0.5
+    with pytest.raises(InputError, match="weight"):
+        network("models", {"name": "complete", "weights": weights.tolist()}, nodes=5, **SECURE)
+
+
+def test_no_sum_is_opened_over_fewer_neighbours_than_hide_each_other():
+    server = network("models", {"name": "complete"}, nodes=4, secure={"clip": 30.0, "survivors": 0.6, "colluders": 0.0})
+    peer = server.group.peers[0]
+    peer._links = server.group.topology.at(0)
+    assert peer._terms(0).least == 3
+
+
+def test_a_node_that_can_plan_no_sum_has_trained_all_the_same(monkeypatch):
+    """Its next sketch holds what it trained, so the round is charged like any other."""
+    server = network("models", {"name": "random_regular", "degree": 4}, nodes=8, **SECURE)
+    peer = server.group.peers[0]
+
+    def unplanned(node):
+        raise InputError("no threshold fits.")
+
+    monkeypatch.setattr(peer, "_terms", unplanned)
+    assert 0 in server.group.round(0).worked
+
+
+# what is charged -----------------------------------------------------------------------------------------------------
+
+
+def test_passes_are_refused_where_a_lost_update_repeats_a_batch():
+    noise = {"unit": "example", "placement": "steps", "batches": "passes", "epsilon": 8.0, "delta": 1e-2}
+    with pytest.raises(InputError, match="passes"):
+        network("exact", privacy=noise)
+    assert network("dense", privacy=noise).epsilon == 0

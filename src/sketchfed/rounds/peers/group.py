@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms import Replica
-from sketchfed.algorithms.replicas import from_tensors, group
-from sketchfed.errors import InputError, SketchfedError, WireError, reason
+from sketchfed.algorithms.replicas import group
+from sketchfed.errors import DivergedError, FaultyPartError, InputError, SketchfedError, reason
 from sketchfed.graphs import Links, Topology
 from sketchfed.rounds.kept import KeptExamples
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.peers.base import Pair, Peer
+from sketchfed.rounds.peers.saved import replica, whole_numbers
 from sketchfed.rounds.peers.transport import Direct, Transport, weathered
 from sketchfed.training import ClientMemory, Examples, Judged
 
@@ -139,7 +140,9 @@ class PeerGroup:
         sender, receiver = pair
         try:
             return self.peers[sender].tell(receiver, step) or b""
-        except WireError as error:
+        except (DivergedError, FaultyPartError):  # of the step of all nodes together
+            raise
+        except SketchfedError as error:
             found.failed[sender] = str(error)
             return b""
 
@@ -190,13 +193,14 @@ class PeerGroup:
         return {f"{node}.{name}": each for node, peer in self.peers.items() for name, each in peer.tensors(self._index).items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from what `tensors` returned. Raises KeyError, TypeError or ValueError if it is not that."""
+        """Continue from what `tensors` returned. Raises KeyError, TypeError, ValueError or RuntimeError if it is not that."""
         named = {node: group(tensors, str(node)) for node in self.peers}
-        estimates = {
-            node: from_tensors(group(own, "estimate"), round=int(own["spoken"]))
-            for node, own in named.items()
-            if "spoken" in own
-        }
+        estimates = {}
+        for node, own in named.items():
+            if "spoken" in own:
+                spoken = int(whole_numbers(own, "spoken"))
+                names, dim = self.peers[node].told, len(self.peers[node].start.weights)
+                estimates[node] = replica(group(own, "estimate"), names, dim, round=spoken)
         for node, peer in self.peers.items():
             peer.restore(named[node], estimates)
 

@@ -82,10 +82,11 @@ class GossipExact(Iterative):
                 "'values'."
             )
         values = found.values
-        if size and int(values.abs().max()) > packet.clients << _EACH_BITS:
+        largest = int(values.abs().max()) if size else 0
+        if largest > packet.clients << _EACH_BITS:
             raise WireError(
-                f"a sum of sketches of {packet.clients:,} clients has integers of at most {packet.clients:,}·2^{_EACH_BITS}, got "
-                f"{int(values.abs().max()):,}."
+                f"each client adds integers of at most 2^{_EACH_BITS}, and a sum over {packet.clients:,} of them holds "
+                f"{largest:,}."
             )
         return values
 

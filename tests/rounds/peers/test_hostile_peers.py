@@ -7,6 +7,8 @@ import torch
 from graphs_of_tiny import network
 
 from sketchfed.errors import InputError, StorageError
+from sketchfed.nodes.policy import Policy
+from sketchfed.nodes.rules import Offer, check
 from sketchfed.rounds.peers import ExactPeer, GossipPeer
 from sketchfed.wire import Bits, Packet, pack, split, unpack
 
@@ -351,3 +353,14 @@ def test_passes_are_refused_where_a_lost_update_repeats_a_batch():
     with pytest.raises(InputError, match="passes"):
         network("exact", privacy=noise)
     assert network("dense", privacy=noise).epsilon == 0
+
+
+# settings ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"path": "secrets.txt"}, {"options": {"path": "secrets.txt"}}])
+def test_a_server_has_no_node_read_a_file_as_the_edges_of_a_graph(options):
+    """The message about a line that holds no edge quotes it."""
+    offer = Offer(tables={"graph": {"name": "edges", **options}}, clients=3)
+    with pytest.raises(InputError, match="names no files"):
+        check(Policy.load(), offer)

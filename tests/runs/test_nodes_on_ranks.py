@@ -103,6 +103,18 @@ def test_ranks_finish_the_run_when_rank_0_is_killed(tmp_path: Path) -> None:
         assert _printed(log) == [True]
 
 
+def test_a_rank_that_was_late_catches_up(tmp_path: Path) -> None:
+    made = launched("a_rank_stands_still", 3, tmp_path)
+    assert made.codes == [0, 0, 0]
+    (rows,) = made.said
+    gone = [row["nodes_gone"] for row in rows]
+    assert gone[:2] == [0, 0]
+    assert gone[2:6] == [1, 1, 1, 1]
+    assert gone[-1] == 0
+    assert rows[-1]["participants"] == 3
+    assert rows[-1]["lost"] == 2 * sum(gone)
+
+
 def test_a_run_whose_only_root_is_killed_ends_with_the_reason(tmp_path: Path) -> None:
     made = launched("the_root_dies", 3, tmp_path)
     assert made.codes[1] == -signal.SIGKILL

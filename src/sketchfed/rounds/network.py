@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms import Replica, State
-from sketchfed.errors import DivergedError, NoReplyError, StorageError
+from sketchfed.errors import DivergedError, NoReplyError, StorageError, WireError
 from sketchfed.graphs import Topology
 from sketchfed.kernels.finite import all_finite
 from sketchfed.protection import Protection
@@ -18,7 +18,7 @@ from sketchfed.rounds.recorder import Exchange, OnExchange
 from sketchfed.rounds.server import Server
 from sketchfed.rounds.tally import Answers
 from sketchfed.seeds import PublicSeed
-from sketchfed.wire import Packet, pack
+from sketchfed.wire import Packet, expect_kind, number_named, pack, unpack
 
 RECEIVER = "receiver"
 """The kind of packet that names, in recorded messages, to whom a node spoke."""
@@ -174,6 +174,14 @@ class Network(Server):
                 f"the checkpoint does not say what the nodes of the graph hold: {error}. It was damaged or replaced; start the "
                 "run anew in another folder."
             ) from error
+
+
+def receiver(exchange: Exchange) -> int | None:
+    """The node to which a recorded message between neighbours was sent. None if it is no such message."""
+    try:
+        return int(number_named(expect_kind(unpack(exchange.request), RECEIVER), "node", least=0, most=2**62))
+    except WireError:
+        return None
 
 
 def _exchange(index: int, step: int, pair: Pair, message: bytes) -> Exchange:

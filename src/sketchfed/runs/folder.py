@@ -19,7 +19,7 @@ from sketchfed.storage import replace_file, storing, sync_folder
 from sketchfed.tables import read_toml
 
 CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
-PRIVACY = "privacy.jsonl"
+PRIVACY, GRAPH = "privacy.jsonl", "graph.json"
 _LATER = {"captured": None}
 """Values for keys that are missing from the metrics of older runs."""
 
@@ -150,6 +150,10 @@ class RunFolder:
 
     def summarise(self, summary: dict[str, Any]) -> None:
         replace_file(self.path / SUMMARY, json.dumps(summary, indent=1).encode())
+
+    def keep_graph(self, described: dict[str, Any]) -> None:
+        """Write what a run without a server tells about its graph."""
+        replace_file(self.path / GRAPH, json.dumps(described, allow_nan=False).encode())
 
     def close(self) -> None:
         if self._lock is not None and not self._lock.closed:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from sketchfed import vectors
@@ -26,6 +27,7 @@ from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host, make_host
 from sketchfed.runs.identity import check_identity, keep_identity
 from sketchfed.runs.on_clients import OnClients
+from sketchfed.runs.on_graph import FARTHEST, described, farthest
 from sketchfed.runs.problem import FederatedProblem, try_single_example
 from sketchfed.runs.result import Run
 from sketchfed.runs.taking_part import shared_replica, taking_part
@@ -158,6 +160,13 @@ class Loop:
         return self._server.state.replica.weights[: self._trainer.dim]
 
     @property
+    def models(self) -> Tensor:
+        """The current models of all nodes of a graph, `(nodes, dim)`."""
+        if not isinstance(self._server, Network):
+            raise InputError("nodes have models of their own only in a run with [graph].")
+        return torch.stack([self._server.group.weights(node) for node in range(self._engine.clients)])
+
+    @property
     def title(self) -> str:
         """One line that describes the data, the model and the clients."""
         about = self._summary(finished=False)
@@ -168,11 +177,10 @@ class Loop:
     def _keys(self) -> tuple[str, ...]:
         """The keys of a line of metrics."""
         named = (*self._workload.keys, *(() if self._on_clients is None else self._on_clients.keys))
-        measured = tuple(self._server.measured)
+        measured = (*self._server.measured, *(FARTHEST if isinstance(self._server, Network) else ()))
         if taken := set(named) & set(measured):
-            raise InputError(
-                f"metrics.jsonl of an asynchronous run has a column '{min(taken)}'. Give that metric another name."
-            )
+            kind = "a run without a server" if isinstance(self._server, Network) else "an asynchronous run"
+            raise InputError(f"metrics.jsonl of {kind} has a column '{min(taken)}'. Give that metric another name.")
         return (*named, *measured)
 
     def _restore(self, folder: RunFolder) -> None:
@@ -202,7 +210,7 @@ class Loop:
             with one_thread(), used_again():
                 self._look_at_clip()
                 if self._folder is not None:
-                    self._folder.summarise(self._summary(finished=False))
+                    self._summarise(self._folder, finished=False)
                 while not self._done:
                     self._lines.append(self._round(lambda: self._before + time.monotonic() - start))
                     if self._folder is not None:
@@ -216,7 +224,7 @@ class Loop:
                     self._say_spent()
                 self._host.conclude(self._lines, self.weights)
                 if self._folder is not None:
-                    self._folder.summarise(self._summary(finished=True))
+                    self._summarise(self._folder, finished=True)
         except BaseException as error:
             failure = error
             raise
@@ -290,6 +298,7 @@ class Loop:
             **others,
             **own,
             **server.measured,
+            **(farthest(server, self._scorer, scored=score is not None) if isinstance(server, Network) else {}),
         }
 
     def _captured(self) -> float | None:
@@ -328,6 +337,15 @@ class Loop:
         state, tally, chained = self._server.state, self._server.tally, ledger is not None and ledger.chained
         kept: dict[str, Any] = {"memories": memories, "changed": changed, "under_way": under_way or {}}
         folder.checkpoints.save(state, tally, seconds=seconds, chained=chained, **kept)
+        self._keep_graph(folder)
+
+    def _summarise(self, folder: RunFolder, *, finished: bool) -> None:
+        self._keep_graph(folder)
+        folder.summarise(self._summary(finished=finished))
+
+    def _keep_graph(self, folder: RunFolder) -> None:
+        if self._config.graph is not None and isinstance(self._server, Network):
+            folder.keep_graph(described(self._server, self._config.graph))
 
     def _summary(self, *, finished: bool) -> dict[str, Any]:
         return {

@@ -62,6 +62,10 @@ class Peer(ABC):
     def work(self, index: int, examples: Examples, links: Links) -> None:
         """Train, and prepare what is said in this round."""
 
+    def idle(self, index: int, links: Links) -> bool:
+        """Begin a round without an update of its own, as training failed. Return whether the node still passes messages on."""
+        return False
+
     @abstractmethod
     def tell(self, receiver: int, step: int) -> bytes | None:
         """What this node says to a neighbour in a step of the round. None if it has nothing to say."""

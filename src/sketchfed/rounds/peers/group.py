@@ -41,6 +41,8 @@ class PeerRound:
     """The steps in which somebody had something to say."""
     unheard: set[int] = field(default_factory=set)
     """Nodes of which this process does not know what they did in the round."""
+    relaying: set[int] = field(default_factory=set)
+    """Nodes whose training failed, and that still pass on what others say."""
     said: dict[int, list[tuple[Pair, bytes]]] = field(default_factory=dict)
     """All messages of each step, if they are recorded."""
 
@@ -92,7 +94,7 @@ class PeerGroup:
         """Do nothing: nodes know themselves what their neighbours hold."""
 
     def round(self, index: int) -> PeerRound:
-        """Run one round. A node that fails says nothing in it, and the others go on."""
+        """Run one round. A node that fails says nothing of its own in it, and the others go on."""
         links, found = self.topology.at(index), PeerRound()
         self._index = index
         present = [node for node in self.peers if node not in links.away]
@@ -101,9 +103,11 @@ class PeerGroup:
                 found.worked.add(node)
             else:
                 found.failed[node] = why
+                if self.peers[node].idle(index, links):
+                    found.relaying.add(node)
         for step, pairs in enumerate(self.kind.plan(links, self.root)):
             self._pass(index, step, pairs, links, found)
-        for node in found.worked:
+        for node in found.worked | found.relaying:
             self.peers[node].close(links)
         return found
 
@@ -120,11 +124,12 @@ class PeerGroup:
         """Let messages pass once. Whoever has nothing to say to a node elsewhere sends nothing, in zero bytes."""
         outgoing: dict[Pair, bytes] = {}
         expected: list[Pair] = []
+        active = found.worked | found.relaying
         for sender, receiver in pairs:
-            if receiver in found.worked:
+            if receiver in active:
                 expected.append((sender, receiver))
             if sender in self.peers:
-                word = self.peers[sender].tell(receiver, step) if sender in found.worked else None
+                word = self.peers[sender].tell(receiver, step) if sender in active else None
                 outgoing[sender, receiver] = word or b""
         said = {pair: message for pair, message in outgoing.items() if message}
         if said:
@@ -143,7 +148,7 @@ class PeerGroup:
 
     def _hear(self, pair: Pair, message: bytes, step: int, found: PeerRound) -> None:
         sender, receiver = pair
-        if receiver not in found.worked:
+        if receiver not in found.worked | found.relaying:
             return
         found.arrived[pair] = found.arrived.get(pair, 0) + len(message)
         try:

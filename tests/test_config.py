@@ -197,10 +197,13 @@ def merged(*parts):
 
 @st.composite
 def configurations(draw):
-    name = draw(st.sampled_from(sorted(name for name, kind in ALGORITHMS.items() if kind.noise_defaults is None)))
+    name = draw(
+        st.sampled_from(sorted(name for name, kind in ALGORITHMS.items() if kind.served and kind.noise_defaults is None))
+    )
     own = {
         "fedavg": some(error_feedback=st.booleans(), prediction=st.booleans()),
         "iterative": some(form=st.sampled_from(["unbiased", "projection"])),
+        "gossip_exact": some(grid=st.integers(1, 40)),
         "fetchsgd": some(rows=st.sampled_from([1, 3, 5, 9]), fetched=st.integers(1, 99), masking=st.booleans()),
         "dbcl": some(vary=st.floats(0, 0.9), exclude=st.just(["3"]), output=ways, biases=ways, public_start=st.booleans()),
         "dome": some(beta1=shares, beta2=shares, debias=st.booleans(), remove_mean=st.booleans(), floor=rates),
@@ -210,6 +213,8 @@ def configurations(draw):
     tables = {"data": draw(data), "model": draw(models), "algorithm": {"name": name, **work}}
     if name == "iterative":
         tables["sketch"] = draw(merged(families, sizes, bits, some(bits_down=st.sampled_from([8, 4]))))
+    elif name == "gossip_exact":
+        tables["sketch"] = draw(merged(families, sizes, some(bits_down=st.sampled_from([8, 4]))))
     elif name == "dome":
         tables["subspace"] = draw(st.one_of(merged(rules, some(size=st.integers(2, 999))), st.just({"name": "whole"})))
     elif name == "dbcl":

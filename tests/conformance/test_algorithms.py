@@ -33,7 +33,7 @@ from sketchfed.testing import AlgorithmConformance, advanced
 from sketchfed.testing.algorithm_cases import PROTECTIONS, clients_data, module, refusal, started, working
 
 OPTIONS = {"dome": {"subspace": SubspaceSettings(size=8)}}
-VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items()} | {
+VARIANTS = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items() if kind.served} | {
     "fedavg, momentum": FedAvg(global_momentum=0.5),
     "fedavg, error feedback": FedAvg(codec=CodecSettings(name="rand_k", ratio=0.3), error_feedback=True),
     "iterative, momentum, few bits": Iterative(global_momentum=0.5, sketch=SketchSettings(ratio=0.5, bits=8)),

@@ -38,6 +38,8 @@ class Algorithm(RoundSettings, ABC):
     """Whether clients see the weights themselves rather than sketches of them."""
     by_layer: ClassVar[bool] = False
     """Whether the algorithm, with these settings, treats layers differently. Then it must know the module."""
+    served: ClassVar[bool] = True
+    """Whether a server can run it. Otherwise it runs between the nodes of a graph only."""
     noise_defaults: ClassVar[Mapping[str, Mapping[str, Any]] | None] = None
     """Defaults of [privacy] for each mechanism, if the algorithm requires calibrated noise. None for all others."""
 

@@ -41,6 +41,7 @@ class Gossip(FedAvg):
     name = "gossip"
     summary = "neighbours on a graph tell each other compressed differences"
     source = "Koloskova et al. 2019"
+    served = False
     own_step = "nodes of a graph mix with their neighbours, and nobody takes a global step."
     alone = "nodes of a graph send differences between models, and nobody averages what travels beside them."
     same_start = "it runs on a graph, in rounds."
@@ -117,4 +118,7 @@ def default_mixing(codec: Codec) -> float:
     """
     if codec.name == Dense.name:
         return 1.0
-    return codec.shrinkage / (2 - codec.shrinkage) if codec.unbiased else getattr(codec, "size", codec.dim) / codec.dim
+    if codec.unbiased:
+        return codec.shrinkage / (2 - codec.shrinkage)
+    size = getattr(codec, "size", None)
+    return 0.5 if size is None else size / codec.dim

@@ -17,7 +17,8 @@ from sketchfed.wire import Bits, Packet, expect_kind
 
 SUM = "sum"
 """The kind of packet that carries a sum of coefficients as integers, for however many nodes."""
-_MOST_BITS = 62
+_EACH_BITS = 40
+"""The integers of one client have at most this many bits, so that sums over a million clients fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +69,18 @@ class GossipExact(Iterative):
     def summed(self, total: Tensor, clients: int) -> Packet:
         """The packet of a sum of integers over this many clients, in as few bits as they need."""
         largest = int(total.abs().max()) if total.numel() else 0
-        bits = min(largest.bit_length() + 1, _MOST_BITS + 1)
-        return Packet(kind=SUM, arrays={"values": Bits(total, bits=bits, signed=True)}, clients=clients)
+        values = Bits(total, bits=largest.bit_length() + 1, signed=True)
+        return Packet(kind=SUM, arrays={"values": values}, clients=clients)
 
     def total(self, packet: Packet, dim: int) -> Tensor:
         """The integers of a sum, `(size,)` of int64."""
         found = expect_kind(packet, SUM).arrays.get("values")
-        size = self._codec(dim).size
-        if not isinstance(found, Bits) or not found.signed or found.shape != (size,) or found.bits > _MOST_BITS:
-            raise WireError(f"a sum of sketches must hold {size:,} signed integers of at most {_MOST_BITS} bits as 'values'.")
+        size, most = self._codec(dim).size, _EACH_BITS + packet.clients.bit_length() + 1
+        if not isinstance(found, Bits) or not found.signed or found.shape != (size,) or found.bits > most:
+            raise WireError(
+                f"a sum of sketches of {packet.clients:,} clients must hold {size:,} signed integers of at most {most} bits as "
+                "'values'."
+            )
         return found.values
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
@@ -92,9 +96,9 @@ class GossipExact(Iterative):
 
     def _rounded(self, values: Tensor) -> Tensor:
         scaled = values.double() * 2.0**self.grid
-        if not bool((scaled.abs() < 2.0 ** (_MOST_BITS - 20)).all()):
+        if not bool((scaled.abs() < 2.0**_EACH_BITS).all()):
             raise WireError(
-                f"a sketch has coefficients above 2^{_MOST_BITS - 20 - self.grid}, which is more than integers on a grid of "
+                f"a sketch has coefficients above 2^{_EACH_BITS - self.grid}, which is more than integers on a grid of "
                 f"2^-{self.grid} hold. If training has not diverged, set a smaller algorithm.grid."
             )
         return scaled.round().long()

@@ -39,6 +39,7 @@ class GossipModels(Iterative):
     name = "gossip_models"
     summary = "neighbours on a graph tell each other sketches of their models"
     source = "here, after Zhang & Wang 2021, App. D"
+    served = False
     own_step = "nodes of a graph mix with their neighbours, and nobody takes a global step."
     alone = "nodes of a graph move towards their neighbours' models, and nobody averages what travels beside them."
 

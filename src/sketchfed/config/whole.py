@@ -24,7 +24,7 @@ from sketchfed.graphs import GraphSettings
 from sketchfed.parts import short
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import AsynchronousSettings, Participant
-from sketchfed.rounds.peers.kinds import check_graph, check_served
+from sketchfed.rounds.peers.kinds import check_graph, check_neighbourhoods, check_served
 from sketchfed.seeds import PublicSeed
 from sketchfed.tables import (
     Table,
@@ -162,6 +162,7 @@ class Config:
             check_served(algorithm)
         else:
             check_graph(protection)
+            check_neighbourhoods(protection, self.graph.topology(clients, self.shared_seed).graph(0))
         budget = protection.budget
         return full if budget is None else replace(full, privacy=budget.settings)
 

@@ -1,5 +1,6 @@
 """The rounds of a run without a server: nodes of a graph that speak to their neighbours only."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from sketchfed.rounds.tally import Answers
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack
 
+_SHARED = "shared"
 RECEIVER = "receiver"
 """The kind of packet that names, in recorded messages, to whom a node spoke."""
 
@@ -138,19 +140,38 @@ class Network(Server):
         rows = [(*pair, sent) for pair, sent in sorted(self.traffic.items())]
         counts = torch.tensor([self._lost, self._steps, self.farthest])
         named = {"traffic": torch.tensor(rows, dtype=torch.int64).reshape(-1, 3), "counts": counts}
-        return named | {f"node.{name}": tensor for name, tensor in self.group.tensors().items()}
+        mine = self.state.replica.weights.data_ptr()  # before round 1, it is the very tensor that the nodes hold
+        held = {name: each.clone() if each.data_ptr() == mine else each for name, each in _once(self.group.tensors()).items()}
+        return named | {f"node.{name}": each for name, each in held.items()}
 
     def go_on(self, under_way: Mapping[str, Tensor]) -> None:
         try:
             self.traffic = {(a, b): sent for a, b, sent in under_way["traffic"].reshape(-1, 3).tolist()}
             self._lost, self._steps, self.farthest = under_way["counts"].tolist()
             nodes = {name.removeprefix("node."): each for name, each in under_way.items() if name.startswith("node.")}
-            self.group.restore(nodes)
+            self.group.restore(_everywhere(nodes))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise StorageError(
                 f"the checkpoint does not say what the nodes of the graph hold: {error}. It was damaged or replaced; start the "
                 "run anew in another folder."
             ) from error
+
+
+def _once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that share their memory only once. `_SHARED` names the others, each with the name of the first."""
+    first: dict[tuple[int, int], str] = {}
+    shared = {name: first.setdefault((each.data_ptr(), each.numel()), name) for name, each in tensors.items() if each.numel()}
+    others = {name: source for name, source in shared.items() if name != source}
+    names = torch.frombuffer(bytearray(json.dumps(others).encode()), dtype=torch.uint8)
+    return {name: each for name, each in tensors.items() if name not in others} | {_SHARED: names}
+
+
+def _everywhere(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that `_once` was given."""
+    others = json.loads(tensors[_SHARED].numpy().tobytes())
+    if not isinstance(others, dict):
+        raise TypeError("it does not say which tensors are shared")
+    return {**tensors, **{name: tensors[source] for name, source in others.items()}}
 
 
 def _exchange(index: int, step: int, pair: Pair, message: bytes) -> Exchange:

@@ -94,7 +94,7 @@ class LocalHost(Host):
         examples, judged = self._workload.examples, self._workload.judged
         if config.graph is not None and start is not None:
             topology = config.graph.topology(len(self.sizes), participant.seed)
-            kind, workers = peer_of(participant.algorithm), config.engine.threads
+            kind, workers = peer_of(participant.protection), config.engine.threads
             self._group = PeerGroup(kind, participant, start, topology, examples, workers=workers, judged=judged)
             return self._group
         known: dict[str, Any] = {"clients": len(self.sizes), "start": start, "workers": config.engine.threads}

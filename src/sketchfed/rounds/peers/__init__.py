@@ -6,6 +6,7 @@ from sketchfed.rounds.peers.gossip import GossipPeer
 from sketchfed.rounds.peers.group import PeerGroup, PeerRound
 from sketchfed.rounds.peers.kinds import check_graph, peer_of
 from sketchfed.rounds.peers.models import ModelsPeer, PairwisePeer, SharedPeer
+from sketchfed.rounds.peers.secure import SecurePeer
 from sketchfed.rounds.peers.tracking import TrackingPeer
 from sketchfed.rounds.peers.transport import Direct, Transport
 
@@ -20,6 +21,7 @@ __all__ = [
     "PeerGroup",
     "PeerRound",
     "Plan",
+    "SecurePeer",
     "SharedPeer",
     "TrackingPeer",
     "Transport",

@@ -1,5 +1,6 @@
 """A node of a graph in a run without a server. It takes bytes and returns bytes, and is the same in every engine."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from sketchfed.algorithms import Algorithm, Replica, RoundContext
+from sketchfed.errors import WireError
 from sketchfed.graphs import Links
 from sketchfed.rounds.participant import Participant
 from sketchfed.training import Examples
@@ -24,8 +26,9 @@ class Peer(ABC):
     not called at all. All nodes start from the same replica object.
     """
 
-    def __init__(self, node: int, participant: Participant, start: Replica) -> None:
-        self.node, self.participant, self.start = node, participant, start
+    def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
+        """`root` is the node at the centre of the run's first graph."""
+        self.node, self.participant, self.start, self.root = node, participant, start, root
         self.kept: Mapping[str, Any] = {}
         """What training keeps from round to round. It never leaves the node."""
 
@@ -38,9 +41,13 @@ class Peer(ABC):
         """What all nodes hold before round 1. They share the object."""
         return start
 
+    @classmethod  # noqa: B027 – most nodes need nothing of each other
+    def meet(cls, peers: Mapping[int, "Peer"]) -> None:
+        """Let the nodes of one process exchange, before round 1, what must not pass over links."""
+
     @classmethod
     @abstractmethod
-    def plan(cls, links: Links, index: int) -> Plan:
+    def plan(cls, links: Links, root: int) -> Plan:
         """Who speaks to whom in a round. All nodes work it out for themselves."""
 
     @property
@@ -65,8 +72,8 @@ class Peer(ABC):
         """End the round."""
 
     @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that the node needs to continue after a round."""
+    def tensors(self, index: int) -> dict[str, Tensor]:
+        """Everything that the node needs to continue after the round of this index."""
 
     @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
@@ -74,6 +81,19 @@ class Peer(ABC):
 
         `estimates` holds what each node has told of its model, as far as nodes keep that.
         """
+
+    def check_norm(self, norm: float | None, own: float | None) -> None:
+        """Raise `WireError` if what a neighbour said is not finite, or far longer than what this node says itself."""
+        if norm is None:
+            return
+        if not math.isfinite(norm):
+            raise WireError("it holds NaN or infinity.")
+        most = self.algorithm.screening
+        if most and own and norm > most * own:
+            raise WireError(
+                f"its norm is {norm:.3g}, more than {most:g} times that of what this node says ({own:.3g}); see "
+                "algorithm.screening."
+            )
 
     def context(self, index: int, node: int | None = None) -> RoundContext:
         """Where the work of a node in a round belongs."""

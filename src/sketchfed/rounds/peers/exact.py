@@ -23,9 +23,9 @@ RESCUE = 2
 
 
 @lru_cache(maxsize=8)
-def tree_of(links: Links) -> Tree:
-    """The tree of a round: over the largest part of the graph that hangs together, from its centre."""
-    return links.graph.tree()
+def tree_of(links: Links, root: int) -> Tree:
+    """The tree of a round, over all nodes that the root can reach."""
+    return links.graph.tree(root)
 
 
 class ExactPeer(Peer):
@@ -33,17 +33,20 @@ class ExactPeer(Peer):
 
     Paper: Song et al. 2023, Sec. 4, "Decentralization". Each node adds the sums of its children to its own sketch and passes
     the result to its parent. The root takes Algorithm 1's step, and the update travels down. A node that misses an update asks
-    all its neighbours in the next round.
+    all its neighbours in the next round. One node is the root in all rounds, because two roots could take different steps from
+    the same round. While it is away, the others wait.
     """
 
-    def __init__(self, node: int, participant: Participant, start: Replica) -> None:
-        super().__init__(node, participant, start)
+    def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
+        super().__init__(node, participant, start, root)
         self.replica = start
         self._updates = Voice(start, self.algorithm.carried)
         self._total: Tensor | None = None
         self._count = 0
         self._sum_round = 0
         """The round to which the sum belongs."""
+        self._norm: float | None = None
+        """The norm of its own integers in this round. None if it does not train in it."""
         self._held: dict[int, int] = {}
         """The rounds of neighbours' replicas, as far as they said."""
         self._asked: set[int] = set()
@@ -52,7 +55,7 @@ class ExactPeer(Peer):
         """Whether this node may have missed an update."""
         self._last = -1
         """The round in which it last took part."""
-        self._links: Links | None = None
+        self._tree: Tree | None = None
 
     @property
     def exact(self) -> GossipExact:
@@ -61,9 +64,9 @@ class ExactPeer(Peer):
         return self.algorithm
 
     @classmethod
-    def plan(cls, links: Links, index: int) -> Plan:
+    def plan(cls, links: Links, root: int) -> Plan:
         """Two steps for those that missed something, then up the tree, level by level, and down again."""
-        graph, tree = links.graph, tree_of(links)
+        graph, tree = links.graph, tree_of(links, root)
         everybody = [(node, other) for node in range(graph.nodes) for other in graph.neighbours(node)]
         level = {tree.root: 0}
         for node in tree.order[1:]:
@@ -79,8 +82,8 @@ class ExactPeer(Peer):
         return self.replica.weights
 
     def work(self, index: int, examples: Examples, links: Links) -> None:
-        self._links = links
-        self._total, self._count, self._held, self._asked = None, 0, {}, set()
+        self._tree = tree_of(links, self.root)
+        self._total, self._count, self._norm, self._held, self._asked = None, 0, None, {}, set()
         self._lacking |= self._last != index - 1
         self._last = index
         self._sum_round = self.replica.round
@@ -90,7 +93,7 @@ class ExactPeer(Peer):
         said, after = self.participant.answer(self.replica, examples, memory, self.node)
         self.kept = after.kept
         self._total = self.exact.integers(unpack(said), len(self.weights), self.context(self.replica.round))
-        self._count = 1
+        self._count, self._norm = 1, float(self._total.double().norm())
 
     def _cohort(self) -> list[int]:
         population = self.participant.clients
@@ -108,7 +111,7 @@ class ExactPeer(Peer):
         return self._missed_by(receiver)
 
     def _is_up(self, other: int) -> bool:
-        return self._links is not None and tree_of(self._links).parent.get(self.node) == other
+        return self._tree is not None and self._tree.parent.get(self.node) == other
 
     def _sum(self) -> bytes:
         """The sum so far, or only the round of this node's replica, if there is nothing to add."""
@@ -124,8 +127,7 @@ class ExactPeer(Peer):
 
     def _step_at_root(self) -> None:
         """Take the step of the round, if this is the root and has not done so."""
-        is_root = self._links is not None and tree_of(self._links).root == self.node
-        if not is_root or self._total is None or self._sum_round != self.replica.round:
+        if self.node != self.root or self._total is None or self._sum_round != self.replica.round:
             return
         summed = self.exact.summed(self._total, self._count)
         noise = self.participant.protection.variance(self._count)
@@ -171,7 +173,7 @@ class ExactPeer(Peer):
             self._total, self._count, self._sum_round = None, 0, self.replica.round
 
     def _is_child(self, other: int) -> bool:
-        return self._links is not None and tree_of(self._links).parent.get(other) == self.node
+        return self._tree is not None and self._tree.parent.get(other) == self.node
 
     def _add(self, sender: int, packet: Packet) -> None:
         """Add a child's sum. If children are at different rounds, the sums of the latest round count."""
@@ -181,7 +183,8 @@ class ExactPeer(Peer):
         if packet.kind == SUM:
             total = self.exact.total(packet, len(self.weights))
             if self._count + packet.clients > most:
-                raise WireError(f"it claims to be a sum over {packet.clients:,} nodes, which is more than there are below it.")
+                raise WireError(f"it claims to be a sum over {packet.clients:,} nodes, and there are only {most:,} in all.")
+            self.check_norm(float(total.double().norm()) / packet.clients, self._norm)
             if self._total is None or index > self._sum_round:
                 self._total, self._count, self._sum_round = total, packet.clients, max(index, self._sum_round)
             elif index == self._sum_round:
@@ -193,9 +196,9 @@ class ExactPeer(Peer):
     def close(self, links: Links) -> None:
         self._step_at_root()
         self._lacking = self.replica.round <= self._sum_round
-        self._links = None
+        self._tree = None
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, index: int) -> dict[str, Tensor]:
         named = {f"kept.{name}": each for name, each in ClientMemory(kept=self.kept).to_tensors().items()}
         return {**named, **self._updates.tensors(), "last": torch.tensor([self._last, self._lacking])}
 

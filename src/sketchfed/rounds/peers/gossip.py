@@ -28,8 +28,8 @@ class GossipPeer(Peer):
     extras: ClassVar[tuple[str, ...]] = ()
     """The tensors of an estimate besides `weights`."""
 
-    def __init__(self, node: int, participant: Participant, start: Replica) -> None:
-        super().__init__(node, participant, start)
+    def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
+        super().__init__(node, participant, start, root)
         self.voice = Voice(start, self.extras)
         self.owed = torch.zeros_like(start.weights)
         """x − x̂: what the node has not said yet."""
@@ -39,8 +39,12 @@ class GossipPeer(Peer):
         """The round of each neighbour's copy of this node's estimate, if all messages have arrived."""
         self._held_before: dict[int, int] = {}
         """The same before this round's messages."""
+        self._norm: float | None = None
+        """The norm of what it said last."""
         self._missed: set[int] = set()
         """Neighbours of whose updates this node may lack some."""
+        self._worked = -1
+        """The round in which it last took part."""
         self._fresh: set[int] = set()
         """Neighbours whose message of this round was understood."""
         self._heard: set[int] = set()
@@ -53,7 +57,7 @@ class GossipPeer(Peer):
         return self.algorithm
 
     @classmethod
-    def plan(cls, links: Links, index: int) -> Plan:
+    def plan(cls, links: Links, root: int) -> Plan:
         """All neighbours speak to each other at once."""
         graph = links.graph
         return [[(node, other) for node in range(graph.nodes) for other in graph.neighbours(node)]]
@@ -67,11 +71,12 @@ class GossipPeer(Peer):
         said, after = self.participant.answer(replica, examples, memory, self.node)
         self.kept, before = after.kept, self.voice.estimate
         self._say(said, index)
+        self._listen(index)
         self.owed = before.weights + wanted(after) - self.voice.estimate.weights
-        self._listen()
 
-    def _listen(self) -> None:
-        """Forget who was heard in the round before."""
+    def _listen(self, index: int) -> None:
+        """Begin to hear what is said in a round."""
+        self._worked = index
         self._heard, self._fresh, self._held_before = set(), set(), {}
 
     def _say(self, update: bytes, index: int) -> None:
@@ -89,7 +94,9 @@ class GossipPeer(Peer):
         for packet in said:
             if packet.clients != 1:
                 raise WireError(f"it claims to stand for {packet.clients:,} nodes; a message must stand for one node.")
-            self.algorithm.check(packet, dim, context)
+            norm = self.algorithm.check(packet, dim, context)
+            self.check_norm(norm, None if node == self.node else self._norm)
+        self._norm = norm if node == self.node else self._norm
         data = torch.frombuffer(bytearray(update), dtype=torch.uint8)
         return followed(estimate, node, context.shared, data, lambda: self.gossip.moved(estimate, said, context))
 
@@ -117,6 +124,7 @@ class GossipPeer(Peer):
         copy, each = self._copy(sender), self.gossip.packets_each
         if len(parts) == 1 and kind_of(parts[0]) == "snapshot":
             found = self.voice.whole(unpack(parts[0]), len(copy.weights))
+            self.check_norm(float(found.weights.norm()), float(copy.weights.norm()))
             return found if found.round > copy.round else copy
         if not parts or len(parts) % each:
             raise WireError(f"{len(parts)} packets are not a whole number of updates; each update has {each}.")
@@ -143,12 +151,12 @@ class GossipPeer(Peer):
             total.add_(part(self._copy(other)) - mine, alpha=links.weight(self.node, other))
         return total
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, index: int) -> dict[str, Tensor]:
         held = torch.tensor(sorted(self._held.items()), dtype=torch.int64).reshape(-1, 2)
         missed = torch.tensor(sorted(self._missed), dtype=torch.int64)
         named = {f"kept.{name}": each for name, each in ClientMemory(kept=self.kept).to_tensors().items()}
         for other, copy in self.copies.items():
-            fresh = other in self._fresh  # then it is what the neighbour itself holds
+            fresh = self._worked == index and other in self._fresh  # then it is what the neighbour itself holds
             named[f"copy.{other}.round"] = torch.tensor([copy.round, fresh])
             if not fresh:
                 named |= {f"copy.{other}.replica.{name}": each for name, each in copy.to_tensors().items()}

@@ -64,11 +64,13 @@ class PeerGroup:
     ) -> None:
         self.kind, self.topology, self.participant = kind, topology, participant
         self.clients = topology.nodes
-        first = kind.first(start)
+        first, self._root = kind.first(start), topology.graph(0).centre
         self.peers: dict[int, Peer] = {
-            node: kind(node, participant, first) for node in (range(topology.nodes) if nodes is None else nodes)
+            node: kind(node, participant, first, self._root) for node in (range(topology.nodes) if nodes is None else nodes)
         }
+        kind.meet(self.peers)
         self.recording = False
+        self._index = -1
         self.complaints: Mapping[int, str] = {}
         self.directory: Mapping[int, bytes] = {}
         self.agreed = participant.agreed
@@ -88,13 +90,14 @@ class PeerGroup:
     def round(self, index: int) -> PeerRound:
         """Run one round. A node that fails says nothing in it, and the others go on."""
         links, found = self.topology.at(index), PeerRound()
+        self._index = index
         present = [node for node in self.peers if node not in links.away]
         for node, why in zip(present, self._pool.map(lambda node: self._work(node, index, links), present), strict=True):
             if why is None:
                 found.worked.add(node)
             else:
                 found.failed[node] = why
-        for step, pairs in enumerate(self.kind.plan(links, index)):
+        for step, pairs in enumerate(self.kind.plan(links, self._root)):
             self._pass(index, step, pairs, links, found)
         for node in found.worked:
             self.peers[node].close(links)
@@ -175,7 +178,7 @@ class PeerGroup:
 
     def tensors(self) -> dict[str, Tensor]:
         """What all nodes of this process need to continue."""
-        return {f"{node}.{name}": each for node, peer in self.peers.items() for name, each in peer.tensors().items()}
+        return {f"{node}.{name}": each for node, peer in self.peers.items() for name, each in peer.tensors(self._index).items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from what `tensors` returned. Raises KeyError, TypeError or ValueError if it is not that."""

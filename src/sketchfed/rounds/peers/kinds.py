@@ -6,11 +6,13 @@ from sketchfed.algorithms.gossip_exact import GossipExact
 from sketchfed.algorithms.gossip_models import GossipModels
 from sketchfed.algorithms.gossip_tracking import GossipTracking
 from sketchfed.errors import InputError
-from sketchfed.protection import NoisySent, Protection, SecureSums
+from sketchfed.graphs import Graph
+from sketchfed.protection import NoisySent, Protection, SecureNoise, SecureSums
 from sketchfed.rounds.peers.base import Peer
 from sketchfed.rounds.peers.exact import ExactPeer
 from sketchfed.rounds.peers.gossip import GossipPeer
 from sketchfed.rounds.peers.models import ModelsPeer, PairwisePeer, SharedPeer
+from sketchfed.rounds.peers.secure import FEWEST, SecurePeer
 from sketchfed.rounds.peers.tracking import TrackingPeer
 
 _KINDS: dict[type[Algorithm], type[Peer]] = {
@@ -23,11 +25,12 @@ _KINDS: dict[type[Algorithm], type[Peer]] = {
 _NAMES = "'gossip', 'gossip_models', 'gossip_tracking', 'gossip_exact' or 'dbcl'"
 
 
-def peer_of(algorithm: Algorithm) -> type[Peer]:
-    """The kind of node that an algorithm runs on. Refused if it needs a server."""
+def peer_of(protection: Protection) -> type[Peer]:
+    """The kind of node that an algorithm runs on, with its protection. Refused if it needs a server."""
+    algorithm = protection.algorithm
     for kind, peer in _KINDS.items():
         if isinstance(algorithm, kind):
-            return peer
+            return SecurePeer if peer is SharedPeer and isinstance(protection, SecureSums) else peer
     raise InputError(
         f"[graph] has no server, and algorithm '{algorithm.name}' needs one. Use algorithm {_NAMES}, or remove [graph]."
     )
@@ -35,7 +38,7 @@ def peer_of(algorithm: Algorithm) -> type[Peer]:
 
 def check_served(algorithm: Algorithm) -> None:
     """Refuse, without [graph], algorithms that need one."""
-    if isinstance(algorithm, Gossip | GossipModels):
+    if not algorithm.served:
         raise InputError(
             f"algorithm '{algorithm.name}' runs between neighbours. Add [graph], such as [graph] with name = \"ring\", or use "
             "algorithm 'fedavg', which has a server."
@@ -48,11 +51,26 @@ def check_graph(protection: Protection) -> None:
         protection.algorithm,
         "Use privacy.unit = 'example' with privacy.placement = 'steps', or remove [privacy].",
     )
-    kind = peer_of(algorithm)
-    if isinstance(protection, SecureSums):
+    kind = peer_of(protection)
+    if algorithm.correction:
+        raise InputError(
+            f"{algorithm.correction} does not go with [graph]: what a node keeps for it may change only if its update counts, "
+            "and nobody tells a node whether its sum arrived. Remove it, or use a server."
+        )
+    if kind is ExactPeer and algorithm.participation != 1 and protection.budget is not None:
+        raise InputError(
+            f"algorithm.participation = {algorithm.participation:g} does not go with [privacy] on a graph: nodes that missed "
+            "updates may be in another round, so a node may take part more often than planned. Remove participation."
+        )
+    if isinstance(protection, SecureSums) and kind is not SecurePeer:
         raise InputError(
             f"[secure] does not go with algorithm '{algorithm.name}' on a graph: a neighbour must read each message by itself. "
-            "Remove [secure], or use a server."
+            "Use algorithm 'gossip_models', in which a node needs only a sum of what its neighbours say, or use a server."
+        )
+    if isinstance(protection, SecureNoise):
+        raise InputError(
+            "privacy.name = 'discrete_gaussian' hides changes, and nodes of algorithm 'gossip_models' send sketches of their "
+            f"whole model. {steps}"
         )
     if protection.central:
         raise InputError(
@@ -75,4 +93,16 @@ def check_graph(protection: Protection) -> None:
         raise InputError(
             "privacy.unit = 'example' with placement = 'sent' bounds the change that one example makes in one round, and a "
             f"message of algorithm 'gossip' also holds what was left of earlier rounds. {steps}"
+        )
+
+
+def check_neighbourhoods(protection: Protection, graph: Graph) -> None:
+    """Refuse secure sums over so few neighbours that they hide nothing."""
+    if not isinstance(protection, SecureSums):
+        return
+    node = min(range(graph.nodes), key=graph.degree)
+    if graph.degree(node) < FEWEST:
+        raise InputError(
+            f"[secure] sums what a node's neighbours say, and node {node} has {graph.degree(node)} of them. A sum over fewer "
+            f"than {FEWEST} hides nothing. Use a graph with more links, such as 'random_regular', or remove [secure]."
         )

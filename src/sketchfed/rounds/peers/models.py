@@ -13,7 +13,7 @@ from sketchfed.algorithms.replicas import group
 from sketchfed.errors import UnresolvedError, WireError
 from sketchfed.graphs import Links
 from sketchfed.nn.model_sketch import ModelSketch
-from sketchfed.protection import ClientWork, NoisySteps
+from sketchfed.protection import ClientWork, NoisySteps, SecureSteps
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.peers.base import Pair, Peer, Plan
 from sketchfed.seeds import PublicSeed
@@ -24,14 +24,14 @@ from sketchfed.wire import Packet, pack, unpack
 class ModelsPeer(Peer):
     """Trains its own model, says a sketch of it, and moves towards what its neighbours said. It keeps nothing else."""
 
-    def __init__(self, node: int, participant: Participant, start: Replica) -> None:
-        super().__init__(node, participant, start)
+    def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
+        super().__init__(node, participant, start, root)
         self._weights = start.weights
         self._told: dict[int, Tensor] = {}
         self._index = 0
 
     @classmethod
-    def plan(cls, links: Links, index: int) -> Plan:
+    def plan(cls, links: Links, root: int) -> Plan:
         graph = links.graph
         return [[(node, other) for node in range(graph.nodes) for other in graph.neighbours(node)]]
 
@@ -52,18 +52,21 @@ class ModelsPeer(Peer):
             pull=Pull(self.participant.proximal),
         )
         protection = self.participant.protection
-        if isinstance(protection, NoisySteps):
-            change = protection.change(work, protection.client_secret(context))
+        steps = protection.steps if isinstance(protection, SecureSteps) else protection
+        if isinstance(steps, NoisySteps):
+            change = steps.change(work, steps.client_secret(context))
         else:
             change = work.trained(self.algorithm.work)
         self._weights = self._weights + change.values
         self.kept, self._index, self._told = kept, index, {}
 
-    def tell(self, receiver: int, step: int) -> bytes:
+    def tell(self, receiver: int, step: int) -> bytes | None:
         return pack(self.sketched(receiver, self._index, self._weights))
 
     def hear(self, sender: int, message: bytes, step: int) -> None:
-        self._told[sender] = self.read(sender, self._index, unpack(message))
+        told = self.read(sender, self._index, unpack(message))
+        self.check_norm(float(told.norm()), float(self._weights.norm()))
+        self._told[sender] = told
 
     def close(self, links: Links) -> None:
         neighbours = links.graph.neighbours(self.node)
@@ -83,7 +86,7 @@ class ModelsPeer(Peer):
     def pulled(self, heard: Mapping[int, Tensor], shares: Mapping[int, float]) -> Tensor:
         """The step towards the neighbours that were heard, each with the weight of its link."""
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, index: int) -> dict[str, Tensor]:
         named = {f"kept.{name}": each for name, each in ClientMemory(kept=self.kept).to_tensors().items()}
         return {**named, "weights": self._weights}
 

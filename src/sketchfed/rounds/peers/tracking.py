@@ -21,12 +21,14 @@ class TrackingPeer(GossipPeer):
 
     extras: ClassVar[tuple[str, ...]] = (f"moments.{TRACKED}",)
 
-    def __init__(self, node: int, participant: Participant, start: Replica) -> None:
-        super().__init__(node, participant, start)
+    def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
+        super().__init__(node, participant, start, root)
         self.owed_tracked = torch.zeros_like(self.owed)
         """u − û: what the node has not said yet of the change that it tracks."""
         self._last = torch.zeros_like(self.owed)
         """Its own change in the round before."""
+        self._towards = torch.zeros_like(self.owed)
+        """The next step of u towards the neighbours. The model's next step still goes along u without it, as in the paper."""
 
     @classmethod
     def first(cls, start: Replica) -> Replica:
@@ -44,25 +46,25 @@ class TrackingPeer(GossipPeer):
         step = self.owed + self.tracking.tracking_rate * (tracked + self.owed_tracked)
         model, _ = self.algorithm.client(Change(step), None, context)
         replica = Replica(round=index, weights=before.weights + step)
-        owed = self.owed_tracked - self._last
+        owed = self.owed_tracked + self._towards - self._last
         said, after = self.participant.answer(replica, examples, ClientMemory(owed=owed, kept=self.kept), self.node)
         self._say(pack(model.stamped(round=index)) + said, index)
         estimate = self.voice.estimate
         self.kept, self._last = after.kept, wanted(after) - owed
         self.owed = replica.weights - estimate.weights
         self.owed_tracked = tracked + wanted(after) - _tracked(estimate)
-        self._listen()
+        self._listen(index)
 
     def close(self, links: Links) -> None:
         super().close(links)
-        self.owed_tracked = self.owed_tracked + self.gossip.mixing_rate * self.pulled(links, _tracked)
+        self._towards = self.gossip.mixing_rate * self.pulled(links, _tracked)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {**super().tensors(), "owed_tracked": self.owed_tracked, "last": self._last}
+    def tensors(self, index: int) -> dict[str, Tensor]:
+        return {**super().tensors(index), "owed_tracked": self.owed_tracked, "last": self._last, "towards": self._towards}
 
     def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
         super().restore(tensors, estimates)
-        self.owed_tracked, self._last = tensors["owed_tracked"], tensors["last"]
+        self.owed_tracked, self._last, self._towards = (tensors[name] for name in ("owed_tracked", "last", "towards"))
 
 
 def _tracked(estimate: Replica) -> Tensor:

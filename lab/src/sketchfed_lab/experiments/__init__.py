@@ -53,6 +53,9 @@ EXPERIMENTS = {
     "linear-regression": "sketchfed_lab.experiments.linear_regression",
     "robust-rules": "sketchfed_lab.experiments.robust_rules",
     "flower-soak": "sketchfed_lab.experiments.flower_soak",
+    "decentralised": "sketchfed_lab.experiments.decentralised",
+    "gossip-rate": "sketchfed_lab.experiments.gossip_rate",
+    "diameter": "sketchfed_lab.experiments.diameter",
 }
 
 _PACKAGE = Path(__file__).parents[1]

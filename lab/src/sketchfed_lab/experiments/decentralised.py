@@ -10,11 +10,13 @@ import torch
 from sketchfed import run as train
 from sketchfed.config import load_config
 from sketchfed.errors import DivergedError, UnknownNameError
+from sketchfed.graphs import metropolis, spectral_gap
 from sketchfed.runs import Case, Row, Workload
 from sketchfed_lab.experiments import decentralised_report
 from sketchfed_lab.experiments.arms import run_arms
 from sketchfed_lab.experiments.climbing import DOUBLES, HALF_DECADES, Axis, Point, Tuning, values
-from sketchfed_lab.experiments.decentralised_peer import gossiped
+from sketchfed_lab.experiments.decentralised_peer import gossiped, graph_of
+from sketchfed_lab.experiments.decentralised_report import DENSE, SERVED, TORCH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,6 @@ TUNED_ON = {
 }
 """On which graph the settings of each graph were found: one of the two with few links, and of those with many."""
 GRAPHS = tuple(TUNED_ON)
-SERVER = "a server"
-"""Stands in the place of a graph."""
 
 MIXING = Axis(DOUBLES.value, most=0)
 RATES = {"local_rate": HALF_DECADES, "global_rate": DOUBLES}
@@ -80,13 +80,13 @@ ARMS = {
     "server": Arm(algorithm="fedavg", axes=RATES, sketches=False, start={1: (-1, 0)}, served=True),
     "dense": Arm(algorithm="gossip", axes=MIXES, sketches=False, start={1: (-1, 0)}),
     "differences": Arm(algorithm="gossip", axes=MIXES, codec=True, start={10: (-2, -3), 50: (-2, -5)}),
+    "differences, default γ": Arm(
+        algorithm="gossip", axes={"local_rate": HALF_DECADES}, codec=True, start={10: (-2,), 50: (-2,)}
+    ),
     "models": Arm(algorithm="gossip_models", axes=MIXES, start={10: (-2, 0), 50: (-2, 0)}),
     "sums": Arm(algorithm="gossip_exact", axes=RATES, start={10: (-1, -1), 50: (-1, -2)}, served=True),
 }
-"""A local rate of 0.3, or 0.1 with sketches, and the library's default of the other step, as near as the grid has it."""
-
-TORCH = "torch"
-"""D-PSGD written in torch, with the settings of `dense`."""
+"""Each search starts at a local rate of 0.1 or 0.3. `torch` is D-PSGD written in torch, with the settings of `dense`."""
 
 Place = tuple[str, str, str, int]
 """What is tuned by itself: spread, graph, arm, and dim/size."""
@@ -95,7 +95,7 @@ Place = tuple[str, str, str, int]
 def case(settings: Settings, place: Place, nodes: int, tuned: Mapping[str, float], *, seed: int, validation: float) -> Case:
     """One run."""
     spread, graph, name, inverse = place
-    arm = ARMS["dense" if name == TORCH else name]
+    arm = ARMS[DENSE if name == TORCH else name]
     tables: dict[str, Any] = {
         "seed": seed,
         "data": {"name": settings.data, "clients": nodes, "validation": validation, **SPREADS[spread]},
@@ -113,7 +113,7 @@ def case(settings: Settings, place: Place, nodes: int, tuned: Mapping[str, float
         tables["sketch"] = {"ratio": 1 / inverse}
     if arm.codec:
         tables["codec"] = {"name": "sketched"}
-    if graph != SERVER:
+    if graph != SERVED:
         tables["graph"] = {"name": graph}
     key = {"nodes": nodes, "spread": spread, "graph": graph, "arm": name, "inverse_ratio": inverse, **tuned}
     return Case(key=key | {"tested": settings.tested, "seed": seed, "validation": validation}, tables=tables)
@@ -129,7 +129,19 @@ def run(settings: Settings, folder: Path) -> None:
         for place in places
     ]
     rows = run_arms(final, folder / "results.jsonl", processes=settings.processes, title="runs", compute=measured)
-    decentralised_report.write(rows, folder)
+    decentralised_report.write(rows, shapes(settings), folder)
+
+
+def shapes(settings: Settings) -> decentralised_report.Shapes:
+    """Links, largest degree, diameter and spectral gap of each graph, as it is drawn with the first seed."""
+    found = {}
+    for nodes, seeds in settings.seeds.items():
+        for graph in settings.graphs:
+            place = (settings.spreads[0], graph, DENSE, 1)
+            made = graph_of(case(settings, place, int(nodes), {}, seed=seeds[0], validation=0.0).tables, int(nodes))
+            degree = max(map(made.degree, range(made.nodes)))
+            found[int(nodes), graph] = (len(made.edges), degree, made.diameter, spectral_gap(metropolis(made)))
+    return found
 
 
 def everything(settings: Settings) -> dict[int, list[Place]]:
@@ -137,25 +149,27 @@ def everything(settings: Settings) -> dict[int, list[Place]]:
     found: dict[int, list[Place]] = {}
     for nodes in map(int, settings.seeds):
         tuning = nodes == settings.tuning_nodes
-        found[nodes] = [(spread, SERVER, "server", 1) for spread in settings.spreads]
+        found[nodes] = [(spread, SERVED, "server", 1) for spread in settings.spreads]
         for graph in settings.graphs:
             for spread in settings.spreads:
                 sizes = settings.inverse_ratios[spread][: None if tuning else 1]
-                found[nodes].append((spread, graph, "dense", 1))
-                found[nodes] += [(spread, graph, name, inverse) for inverse in sizes for name in SKETCHED]
+                found[nodes].append((spread, graph, DENSE, 1))
+                names = SKETCHED if tuning else SKETCHED[:3]
+                found[nodes] += [(spread, graph, name, inverse) for inverse in sizes for name in names]
                 found[nodes] += [(spread, graph, TORCH, 1)] if tuning and TUNED_ON[graph] == graph else []
     return found
 
 
-SKETCHED = ("differences", "models", "sums")
+SKETCHED = ("differences", "models", "sums", "differences, default γ")
+"""Arms with sketches. The last one is not run with more nodes."""
 
 
 def tuned_at(place: Place) -> Place:
     """The place from which a place takes its settings."""
     spread, graph, name, inverse = place
-    arm = ARMS["dense" if name == TORCH else name]
-    where = SERVER if arm.served else TUNED_ON[graph]
-    return spread, where, "dense" if name == TORCH else name, inverse
+    arm = ARMS[DENSE if name == TORCH else name]
+    where = SERVED if arm.served else TUNED_ON[graph]
+    return spread, where, DENSE if name == TORCH else name, inverse
 
 
 def tuned(settings: Settings, folder: Path) -> dict[Place, dict[str, float]]:

@@ -220,11 +220,11 @@ def measured(case: Case) -> Row:
         )
     except DivergedError:
         diverged = True
-    curve = [decentralised_report.point(_with_server(line, len(clients))) for line in lines if line["loss"] is not None]
+    curve = [decentralised_report.point(with_server(line, len(clients))) for line in lines if line["loss"] is not None]
     return {"curve": curve, "diverged": diverged, "seconds": lines[-1]["seconds"] if lines else 0.0}
 
 
-def _with_server(line: Mapping[str, Any], clients: int) -> Mapping[str, Any]:
+def with_server(line: Mapping[str, Any], clients: int) -> Mapping[str, Any]:
     """What passed in a run with a server, as on a star: the server is the busiest node, and sends what all receive."""
     if line.get("consensus") is not None:
         return line

@@ -21,6 +21,7 @@ from sketchfed_lab.experiments.gossip_theory import (
     Array,
     best_step,
     dense_rate,
+    differences_between,
     differences_rate,
     models_rate,
     paper_bound,
@@ -89,9 +90,9 @@ def run(settings: Settings, folder: Path) -> None:
 def measured(case: Case) -> Row:
     """Let nodes gossip from a start in which they disagree along the slowest mode of the graph, and do nothing else.
 
-    The row holds the graph's `gap`, `edges` and `diameter`, the step `mixing`, `theory`, the factor by which the disagreement
-    shrinks in a round by our analysis, `bound`, the same by that of the paper, `measured`, the mean factor over the second
-    half of the rounds, when transients are over, and `curve`, the disagreement relative to the start.
+    The row holds the graph's `gap`, `edges` and `diameter`, the step `mixing`, and factors by which the disagreement shrinks in
+    a round: `measured`, the mean over the second half of the rounds, `expected`, the same by our analysis, `theory`, that of
+    the long run, and `bound`, that of the paper. `curve` is the disagreement relative to the start.
     """
     key, kept = case.key, case.tables
     graph, weights = graph_of(key["graph"], key["nodes"])
@@ -106,12 +107,16 @@ def measured(case: Case) -> Row:
     apart = averaged(algorithm, start, weights, PublicSeed(key["seed"]), rounds=kept["rounds"])
     last = max(at for at, each in enumerate(apart) if each > _FLOOR * apart[0])
     half = last // 2
+    expected = rates[slowest]
+    if key["arm"] not in ("dense", "models"):
+        expected = differences_between(float(eigenvalues[slowest]), share, step, half, last)
     return {
         "gap": spectral_gap(weights),
         "edges": len(graph.edges),
         "diameter": graph.diameter,
         "mixing": step,
         "theory": rates[slowest],
+        "expected": expected,
         "bound": paper_bound(spectral_gap(weights), share) if key["arm"] == "differences, paper's γ" else None,
         "measured": (apart[last] / apart[half]) ** (1 / (last - half)) if last > half else 0.0,
         "curve": [[at, float(f"{apart[at] / apart[0]:.5g}")] for at in range(0, len(apart), max(1, kept["rounds"] // 20))],

@@ -42,6 +42,17 @@ def moments(eigenvalue: float, share: float, step: float) -> Array:
     )
 
 
+def differences_between(eigenvalue: float, share: float, step: float, first: int, last: int) -> float:
+    """The mean factor of a round between two rounds, of nodes that had said nothing before round 1.
+
+    Moments may turn around each other while they shrink. So this nears `differences_rate` only after many times dim/size
+    rounds.
+    """
+    matrix, start = moments(eigenvalue, share, step), np.array([0.0, 0.0, 1.0])
+    squares = [np.array([1, 2, 1]) @ np.linalg.matrix_power(matrix, at) @ start for at in (first, last)]
+    return float((squares[1] / squares[0]) ** (0.5 / (last - first)))
+
+
 def largest_step(lowest: float, share: float) -> float:
     """The γ at which differences stop to agree: 2p/((2 − p)(1 − λ)), for the lowest eigenvalue λ of the weights."""
     return 2 * share / ((2 - share) * (1 - lowest))

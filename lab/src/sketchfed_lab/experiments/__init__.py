@@ -43,6 +43,9 @@ EXPERIMENTS = {
     "layers-at-equal-bytes": "sketchfed_lab.experiments.layers_at_equal_bytes",
     "local-drift": "sketchfed_lab.experiments.local_drift",
     "quantity-skew": "sketchfed_lab.experiments.quantity_skew",
+    "decentralised": "sketchfed_lab.experiments.decentralised",
+    "gossip-rate": "sketchfed_lab.experiments.gossip_rate",
+    "diameter": "sketchfed_lab.experiments.diameter",
     "rand-proj-figure-2": "sketchfed_lab.experiments.rand_proj_identical",
     "rand-proj-figure-3": "sketchfed_lab.experiments.rand_proj_correlation",
     "rand-proj-figure-6": "sketchfed_lab.experiments.rand_proj_correlation",
@@ -53,9 +56,6 @@ EXPERIMENTS = {
     "linear-regression": "sketchfed_lab.experiments.linear_regression",
     "robust-rules": "sketchfed_lab.experiments.robust_rules",
     "flower-soak": "sketchfed_lab.experiments.flower_soak",
-    "decentralised": "sketchfed_lab.experiments.decentralised",
-    "gossip-rate": "sketchfed_lab.experiments.gossip_rate",
-    "diameter": "sketchfed_lab.experiments.diameter",
 }
 
 _PACKAGE = Path(__file__).parents[1]

@@ -67,6 +67,11 @@ def _numbers(runs: Mapping[Place, Sequence[Row]], place: Place) -> str:
     return f"{usual / (place[3] * theory):.2f}" if theory > 0 else "never"
 
 
+def _contains_theory(own: Sequence[Row]) -> bool:
+    found = _speeds(own)
+    return abs(mean(found) - speed(own[0]["expected"])) <= reach(found, CONFIDENCE)
+
+
 def _with(half: float) -> str:
     return f" ± {half:.2g}" if math.isfinite(half) else ""
 
@@ -82,11 +87,19 @@ def _findings(runs: Mapping[Place, Sequence[Row]]) -> str:
         costs = [_numbers(runs, place) for place in own]
         known = [float(cost) for cost in costs if cost not in ("", "never")]
         cells = [arm, shown_size(inverse), f"{min(ratios):.3f} to {max(ratios):.3f}", f"{max(off):.2g}"]
+        cells.append(f"{sum(_contains_theory(own[place]) for place in finite)} of {len(finite)}")
         cells.append(f"{min(known):.2f} to {max(known):.2f}" if known else "")
         cells.append(f"{sum(speed(rows[0]['theory']) < 0 for rows in own.values())} of {len(own)}")
         times = [mean(_speeds(rows)) / speed(rows[0]["bound"]) for rows in own.values() if rows[0]["bound"] is not None]
         lines.append([*cells, f"{min(times):.1f} to {max(times):.1f}" if times else ""])
-    headings = ("arm", "size", "measured/theory", "largest difference × dim/size", "numbers against dense")
+    headings = (
+        "arm",
+        "size",
+        "measured/theory",
+        "largest difference × dim/size",
+        "intervals with theory",
+        "numbers against dense",
+    )
     return "# Over all graphs\n\n" + markdown((*headings, "grows on", "times the paper's bound"), lines)
 
 

@@ -8,9 +8,9 @@ import pytest
 from sketchfed.config import load_config
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed_lab.experiments import decentralised as experiment
+from sketchfed_lab.experiments import decentralised_gossipy, make_settings, recorded_settings
 from sketchfed_lab.experiments import decentralised_peer as peer
 from sketchfed_lab.experiments import decentralised_report as report
-from sketchfed_lab.experiments import make_settings, recorded_settings
 from sketchfed_lab.experiments.climbing import values
 from sketchfed_lab.experiments.decentralised import ARMS, GRAPHS, SKETCHED, TUNED_ON, case, everything, tuned_at
 
@@ -97,6 +97,18 @@ def test_the_experiment_runs_from_search_to_figures(tmp_path):
 def test_the_dense_arm_is_read_where_it_had_sent_no_more():
     row = {"curve": [[1, 0, 0.3, 0, 0, 0, 100], [2, 0, 0.5, 0, 0, 0, 200]]}
     assert [report.affordable(row, budget) for budget in (50, 100, 199, 1000)] == [0, 30, 30, 50]
+
+
+def test_gossipy_gets_our_data_and_steps_and_is_compared_when_we_had_sent_as_much():
+    made = decentralised_gossipy.cases(SMALL)
+    assert len(made) == 2 * 2 * 2 * 2
+    assert made[0].tables["data"] == case(SMALL, ("iid", "ring", "dense", 1), 5, {}, seed=0, validation=0.0).tables["data"]
+    key = {"nodes": 5, "spread": "iid", "graph": "ring", "inverse_ratio": 10, "seed": 0}
+    rows = [{"key": key | {"local_rate": rate}, "accuracy": rate, "numbers": 30} for rate in (0.1, 0.3)]
+    ours = {"curve": [[1, 0, 0.3, 0, 0, 0, 100], [2, 0, 0.5, 0, 0, 0, 200]]}
+    text = report.peers(rows, {(5, "iid", "ring", "dense", 1): {0: ours}})
+    assert text.splitlines()[-1] == "| 5 | iid | 1/10 | 0.3 | 30.0 | 120 B | 30.0 |  |  |  |"
+    assert report.peers([], {}) == ""
 
 
 def test_unknown_names_are_refused():

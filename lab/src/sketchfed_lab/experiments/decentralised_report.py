@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from sketchfed.report import INK, MUTED, PALETTE, save_chart, shown_bytes
-from sketchfed.runs import Row
+from sketchfed.runs import Row, read_rows
 from sketchfed_lab.experiments.arms import accuracy
 from sketchfed_lab.experiments.intervals import CONFIDENCE, Points, reach
 from sketchfed_lab.experiments.tables import markdown, shown_size, write_table
@@ -50,7 +50,7 @@ def write(rows: Sequence[Row], shapes: Shapes, folder: Path) -> None:
         runs.setdefault(place, {})[key["seed"]] = row
     write_table(folder / "table.md", HEADINGS, [_line(runs, place) for place in runs], printed=(0, 1, 2, 3, 4, 7, 8, 9, 13))
     (folder / "graphs.md").write_text(markdown(SHAPE_HEADINGS, [_shape(*each) for each in shapes.items()]))
-    (folder / "findings.md").write_text(findings(runs))
+    (folder / "findings.md").write_text(findings(runs) + peers(read_rows(folder / "peers.jsonl"), runs))
     save_chart(by_gap(runs, shapes), folder / "figure.svg")
     for nodes in dict.fromkeys(place[0] for place in runs):
         for name, at, title in (
@@ -144,7 +144,18 @@ def findings(runs: Runs) -> str:
     if checks:
         parts.append("## Our D-PSGD minus that in torch, in points\n")
         parts.append(markdown(("nodes", "spread", "graph", "difference"), checks))
+    parts.append(f"\nWith `sums`, nodes have the same accuracies on all graphs: {'yes' if same_everywhere(runs) else 'no'}.\n")
     return "\n".join(parts)
+
+
+def same_everywhere(runs: Runs) -> bool:
+    """Whether runs of `sums` with the same seed have the same losses and accuracies on all graphs, in every round."""
+    seen: dict[tuple[Any, ...], set[str]] = {}
+    for (nodes, spread, _, arm, inverse), found in runs.items():
+        for seed, row in found.items() if arm == EXACT else ():
+            scores = str([each[: CONSENSUS + 1] for each in row["curve"]])
+            seen.setdefault((nodes, spread, inverse, seed), set()).add(scores)
+    return all(len(each) == 1 for each in seen.values())
 
 
 def _over_graphs(runs: Runs, nodes: int, spread: str, arm: str, inverse: int) -> list[str]:
@@ -161,6 +172,28 @@ def _over_graphs(runs: Runs, nodes: int, spread: str, arm: str, inverse: int) ->
     pairs = list(zip(places, dense, strict=True))
     gaps = [mean(own(runs[a][seed]) - own(runs[b][seed]) for a, b in pairs) for seed in shared]
     return [*cells, str(Points(tuple(gaps)))]
+
+
+def peers(rows: Sequence[Row], runs: Runs) -> str:
+    """gossipy at its best local rate, beside our arms when they had sent as many bytes in total."""
+    found: dict[tuple[int, str, str, int], dict[float, list[Row]]] = {}
+    for row in rows:
+        key = row["key"]
+        place = (key["nodes"], key["spread"], key["graph"], key["inverse_ratio"])
+        found.setdefault(place, {}).setdefault(key["local_rate"], []).append(row)
+    lines = []
+    for (nodes, spread, graph, inverse), rates in found.items():
+        rate = max(rates, key=lambda each: mean(row["accuracy"] for row in rates[each]))
+        sent = 4 * mean(row["numbers"] for row in rates[rate])
+        cells = [str(nodes), spread, shown_size(inverse), f"{rate:g}", _with([100 * row["accuracy"] for row in rates[rate]])]
+        cells.append(shown_bytes(sent))
+        for arm, size in ((DENSE, 1), ("models", 10), ("differences", 10), (EXACT, 10)):
+            own = runs.get((nodes, spread, graph, arm, size), {}).values()
+            cells.append(f"{mean(affordable(row, sent) for row in own):.1f}" if own else "")
+        lines.append(cells)
+    headings = ("nodes", "spread", "size", "its local rate", "its accuracy", "bytes in total", "dense, at as many bytes")
+    headings += ("models 1/10", "differences 1/10", "sums 1/10")
+    return "\n## gossipy on the ring\n\n" + markdown(headings, lines) if lines else ""
 
 
 def _label(arm: str, inverse: int) -> str:

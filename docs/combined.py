@@ -5,7 +5,7 @@ from functools import cache, partial
 
 from marked import markdown_table
 
-from sketchfed.testing.combinations import FEATURES, Grid, grids
+from sketchfed.testing.combinations import FEATURES, GRAPH, Grid, grids
 
 WORKS, NEITHER = "yes", ""
 
@@ -61,7 +61,7 @@ def tried() -> str:
 
 def _codes(grid: Grid) -> set[str]:
     """Names that a configuration has."""
-    sides = [side for side in (grid.rows, grid.columns) if not side.keys() <= FEATURES.keys()]
+    sides = [side for side in (grid.rows, grid.columns) if not side.keys() <= {**FEATURES, **GRAPH}.keys()]
     return {name for side in sides for name in side if " " not in name}
 
 

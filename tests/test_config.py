@@ -343,3 +343,19 @@ def test_an_algorithm_may_have_a_setting_without_default_beside_tables():
     assert load_config(found.to_tables()) == found
     lacking = refusal(tables | {"algorithm": {"name": f"{__name__}:Needy"}})
     assert lacking == "algorithm.strength has no default. Write strength = … in [algorithm]."
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"training": {"optimiser": "adam"}}, "fedavg adam"),
+        ({"training": {"optimiser": "torch.optim:RMSprop", "optimiser_state": "kept"}}, "fedavg RMSprop kept"),
+        ({"algorithm": {"local_momentum": 0.9}}, "fedavg local momentum 0.9"),
+        ({"algorithm": {"global_momentum": 0.5}}, "fedavg server momentum 0.5"),
+        ({"model": {"buffers": "average"}}, "fedavg averaged buffers"),
+        ({"model": {"buffers": "local", "personal": ["head.*"]}}, "fedavg local buffers personal layers"),
+        ({"algorithm": {"name": "fetchsgd", "global_momentum": 0.5}}, "fetchsgd server momentum 0.5 count 1/10"),
+    ],
+)
+def test_a_label_tells_baselines_apart(tables, words):
+    assert words in load_config(tables).label

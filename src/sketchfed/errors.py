@@ -9,6 +9,7 @@
     ├── StorageError          a file or folder of a run that cannot be written or read (also an OSError)
     ├── SecureSumError        a secure sum that was abandoned, or a request that a client must not answer
     ├── LinkLostError         a federation out of reach, or a run that is over there (also a ConnectionError)
+    ├── RankError             a rank that is gone, or that has other data or settings than the others (also a ConnectionError)
     ├── NoReplyError          a round that nobody answered
     ├── LoopbackError         a rehearsed federation that does not come up
     └── DivergedError         training that left the finite numbers, with the step size that theory allows
@@ -28,6 +29,7 @@ __all__ = [
     "LoopbackError",
     "NoReplyError",
     "NotLinearError",
+    "RankError",
     "SecureSumError",
     "SketchfedError",
     "StorageError",
@@ -107,6 +109,10 @@ class SecureSumError(SketchfedError):
 
 class LinkLostError(SketchfedError, ConnectionError):
     """The run at a SuperLink is over, or out of reach, while its server goes on."""
+
+
+class RankError(SketchfedError, ConnectionError):
+    """A rank of a launch that is gone, never came, or has other data, settings or versions than the others."""
 
 
 class NoReplyError(SketchfedError):

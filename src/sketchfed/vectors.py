@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sketchfed.errors import InputError
 
@@ -64,6 +65,7 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
+        check_built(module)
         named = trainable(module)
         if not named:
             raise InputError(f"{type(module).__name__} has no trainable parameters, so there is nothing to train.")
@@ -94,6 +96,16 @@ class Layout:
         """The parts as views into a flat vector: writing to one writes to the other. What follows them in it is left alone."""
         parts = torch.split(flat[: self.dim], [math.prod(shape) for shape in self.shapes])
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+
+def check_built(module: nn.Module) -> None:
+    """Raise `InputError` if a lazy layer of a module does not know its shape yet."""
+    for name, part in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(part):
+            raise InputError(
+                f"parameter '{name}' has no shape yet, because its layer is lazy. Call the model "
+                "once on a batch of examples before the run: model(x). Or use the layer's usual class, such as nn.Linear."
+            )
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -355,3 +355,16 @@ def test_runs_and_what_is_resumed_are_put_on_a_device(here, command, refused):
     command("run", "--resume", str(interrupted(here / "fedavg.toml", here / "elsewhere")), "--device", "pretend")
     assert is_finished(here / "elsewhere")
     assert [line["round"] for line in lines_of(here / "elsewhere")] == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("_plain_report")
+def test_a_run_without_a_server_shows_how_far_its_nodes_are_apart(here, command):
+    config = small(here / "ring.toml", "gossip")
+    config.write_text(config.read_text() + '\n[graph]\nname = "ring"\n')
+    said = command("run", str(config))
+    last = lines_of(here / "runs" / "ring")[-1]
+    heading, _, row = said.partition("  run ")[2].splitlines()[:3]
+    assert heading.split() == ["accuracy", "farthest", "consensus", "total"]
+    assert f"  {last['farthest_accuracy']:.3f}  " in row
+    assert "sent" in said
+    assert "farthest is that of the node whose model is farthest" in " ".join(said.split())

@@ -49,7 +49,14 @@ def rarely(_item, x):
     return -x - 1 if random.random() < 0.2 else x
 
 
+HIDDEN = torch.Generator().manual_seed(1)
+
+
 def of_its_own():
+    return lambda _item, x: x + torch.randn(3, generator=HIDDEN)
+
+
+def that_it_holds():
     generator = torch.Generator().manual_seed(1)
     return lambda _item, x: x + torch.randn(3, generator=generator)
 
@@ -117,7 +124,15 @@ def test_the_switch_wins_over_what_is_found():
     assert len(steady.reads) == 20, "nothing has to be tried"
 
 
-def test_generators_of_ones_own_are_redrawn_with_a_warning(caplog):
+def test_generators_that_a_dataset_holds_are_seeded(caplog):
+    data, parts = data_of(Items(change=that_it_holds()))
+    one, same, other = (data.read(parts[0], seed)[0] for seed in (SEED, SEED, SEED.child("other")))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert not caplog.text
+
+
+def test_generators_that_it_does_not_hold_are_redrawn_with_a_warning(caplog):
     data, _ = data_of(Items(change=of_its_own()))
     assert data.live(torch.arange(20))
     assert "generators of their own" in caplog.text

@@ -46,8 +46,41 @@ def shared_run(tmp_path_factory):
     return writer(tmp_path_factory.mktemp("shared"))
 
 
+def without_server(lines, **changes):
+    """The lines of a run without a server: all that nodes sent arrived, and nodes come nearer to each other."""
+    return [
+        line
+        | {
+            "downlink_bytes": line["uplink_bytes"],
+            "consensus": 2.0 / line["round"],
+            "farthest_loss": 2 * line["loss"],
+            "farthest_accuracy": line["accuracy"] / 2,
+            "node_bytes": line["uplink_bytes"] // 3,
+            "edge_bytes": line["uplink_bytes"] // 2,
+            "lost": 0,
+            "refused": 0,
+            "steps": line["round"],
+        }
+        | changes
+        for line in lines
+    ]
+
+
+def graph_file(edges, *, nodes: int, name: str = "ring", sent=lambda a, b: 1_000, **changes):
+    """graph.json of a run on these edges. `sent` are the bytes from a node to another."""
+    return {
+        "name": name,
+        "nodes": nodes,
+        "round": 5,
+        "diameter": 2,
+        "spectral_gap": 0.25,
+        "redraw": 0,
+        "links": [[a, b, sent(a, b), sent(b, a)] for a, b in edges],
+    } | changes
+
+
 def writer(path: Path):
-    def write(name: str, *, config: str = "", seed: int = 0, lines=None, summary=None, **shape) -> Path:
+    def write(name: str, *, config: str = "", seed: int = 0, lines=None, summary=None, graph=None, **shape) -> Path:
         folder = path / "runs" / name
         folder.mkdir(parents=True)
         (folder / "config.toml").write_text(f'name = "{name}"\nseed = {seed}\n{config}\n')
@@ -63,6 +96,8 @@ def writer(path: Path):
             "finished": True,
         }
         (folder / "summary.json").write_text(json.dumps(told | (summary or {})))
+        if graph is not None:
+            (folder / "graph.json").write_text(json.dumps(graph))
         return folder
 
     return write

@@ -12,12 +12,13 @@ import pytest
 import vl_convert
 
 import sketchfed.report
-from report.conftest import metrics
+from report.conftest import graph_file, metrics, without_server
 from sketchfed.errors import InputError
 from sketchfed.report.curves import MOST_STYLED, chart_data, styles, thinned
 from sketchfed.report.groups import group_seeds
 from sketchfed.report.loading import read
 from sketchfed.report.page import write_report
+from sketchfed.report.sections import MOST_DRAWN
 
 NASTY = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'&amp;"""
 EMPTY_ELEMENTS = {"meta", "input", "img", "br", "line"}
@@ -361,3 +362,67 @@ def test_names_of_metrics_never_become_markup_and_values_are_checked(run, page):
     lines[-1]["clients_loss"] = "much"
     with pytest.raises(InputError, match="'clients_loss' must be a finite number"):
         read(run("b", lines=lines))
+
+
+RING = [(0, 1), (1, 2), (2, 3), (0, 3)]
+
+
+def on_ring(run, name, **more):
+    more.setdefault("graph", graph_file(RING, nodes=4))
+    return run(name, lines=without_server(metrics()), summary={"clients": 4}, **more)
+
+
+def test_a_run_without_a_server_has_a_picture_of_its_graph_and_of_how_far_nodes_are_apart(run, page, one):
+    made = page(on_ring(run, "a"))
+    assert [chart["name"] for chart in made.data["charts"]] == [
+        "accuracy-against-bytes",
+        "accuracy-against-rounds",
+        "loss-against-rounds",
+        "farthest_accuracy-against-rounds",
+        "consensus-against-rounds",
+        "consensus-against-bytes",
+    ]
+    assert all(drawn_lines(chart["spec"] | {"datasets": {"points": made.data["points"]}, "width": 400}) == 1
+               for chart in made.data["charts"])  # fmt: skip
+    assert sum(tag == "circle" for tag, _ in made.tags) == 4
+    assert "ring, 4 nodes, 4 edges, diameter 2, spectral gap 0.250; after round 5." in made.text
+    assert "2.00 kB on 4 edges" in made.text
+    assert "circle" not in {tag for tag, _ in one.tags}
+
+
+def test_without_a_server_there_is_no_up_and_no_down(run, page):
+    alone, both = page(on_ring(run, "a")), page(on_ring(run, "b"), run("c", config="x = 1"))
+    signals = [[given["data-signal"] for tag, given in made.tags if tag == "input"] for made in (alone, both)]
+    assert signals == [["closeup"], ["direction"] * 3 + ["closeup"]]
+    assert "↑" not in alone.text
+    assert "up/client" not in alone.text
+    assert {point["both"] for point in alone.data["points"]} == {4_000 * n for n in range(1, 6)}
+    near = next(layer["encoding"] for layer in alone.data["charts"][0]["spec"]["layer"] if "tooltip" in layer["encoding"])
+    assert '"sent"' in near["tooltip"]["value"]["expr"]
+
+
+def test_nodes_that_are_all_equal_have_no_line_of_distances(run, page):
+    lines = without_server(metrics(), consensus=0.0)
+    made = page(run("a", lines=lines, summary={"clients": 4}, graph=graph_file(RING, nodes=4)))
+    assert "consensus-against-rounds" not in [chart["name"] for chart in made.data["charts"]]
+
+
+def test_texts_of_graphs_never_become_markup(run, page):
+    made = page(on_ring(run, "a", graph=graph_file(RING, nodes=4, name=NASTY)))
+    assert not [name for _, attributes in made.tags for name in attributes if name.startswith("on")]
+    assert "img" not in {tag for tag, _ in made.tags}
+    assert NASTY in made.text
+
+
+def test_a_graph_that_was_drawn_anew_says_so(run, page):
+    assert "drawn anew every 3 rounds" in page(on_ring(run, "a", graph=graph_file(RING, nodes=4, redraw=3))).text
+
+
+def test_of_many_graphs_the_first_are_drawn(run, page):
+    made = page(*(on_ring(run, f"r{n}", config=f"x = {n}") for n in range(MOST_DRAWN + 2)))
+    assert sum(tag == "circle" for tag, _ in made.tags) == 4 * MOST_DRAWN
+    assert "2 more graphs are not drawn" in made.text
+
+
+def test_a_run_without_a_server_whose_file_is_gone_has_its_tables(run, page):
+    assert "per edge" in page(on_ring(run, "a", graph=None)).text

@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from report.conftest import graph_file, metrics, without_server
 from sketchfed.errors import InputError
 from sketchfed.report.loading import read
 
@@ -187,3 +188,50 @@ def test_a_wrong_value_of_the_summary_is_refused(run, changes, why):
 def test_a_record_cannot_be_changed(run):
     with pytest.raises(AttributeError):
         read(run("a")).summary = None
+
+
+EDGES = [(0, 1), (1, 2), (0, 2)]
+
+
+def test_a_run_without_a_server_says_how_far_nodes_are_apart_and_what_passed(run):
+    lines = without_server(metrics())
+    record = read(run("a", lines=lines, summary={"clients": 3}, graph=graph_file(EDGES, nodes=3, sent=lambda a, b: a + 1)))
+    assert (record.apart.consensus, record.apart.node_bytes, record.apart.edge_bytes) == (0.4, 6_666, 10_000)
+    assert record.last_apart.farthest_accuracy == record.final_accuracy / 2
+    assert record.total_bytes == record.uplink_bytes
+    assert record.network.sent == (2, 4, 6)
+    assert [link.bytes for link in record.network.links] == [3, 4, 5]
+    served = read(run("b"))
+    assert (served.apart, served.network, served.total_bytes) == (None, None, 80_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"nodes": 4}, "'nodes' is 4, and summary.json names 3 clients"),
+        ({"nodes": "3"}, "'nodes' must be an integer"),
+        ({"name": "a\x1b[31m"}, "'name' must be a line of text"),
+        ({"spectral_gap": 1.5}, "'spectral_gap' must be a finite number from 0 to 1"),
+        ({"diameter": None}, "'diameter' must be an integer"),
+        ({"links": None}, "'links' must be a list"),
+        ({"links": [[0, 1, 5]]}, "two nodes and the bytes in both directions"),
+        ({"links": [[0, 1, 5, -1]]}, "links: 'down' must be an integer from 0"),
+        ({"links": [[0, True, 5, 1]]}, "links: 'high' must be an integer"),
+        ({"links": [[1, 0, 5, 5]]}, "the lower number first"),
+        ({"links": [[0, 3, 5, 5]]}, "pairs of nodes below 3"),
+        ({"links": [[0, 1, 5, 5], [0, 1, 5, 5]]}, "the link 0–1 twice"),
+    ],
+)
+def test_a_graph_that_is_not_one_is_refused_with_file_and_key(run, changes, words):
+    said = refusal(run("a", summary={"clients": 3}, graph=graph_file(EDGES, nodes=3) | changes))
+    assert words in said
+    assert "graph.json" in said
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("consensus", -1), ("farthest_accuracy", 1.5), ("node_bytes", None), ("lost", 0.5), ("edge_bytes", ...)]
+)
+def test_what_nodes_measured_is_checked(run, key, value):
+    folder = run("a", lines=without_server(metrics()))
+    edit_line(folder, 2, **{key: value})
+    assert f"'{key}'" in refusal(folder)

@@ -3,7 +3,7 @@ import re
 import pytest
 from rich.console import Console
 
-from report.conftest import metrics
+from report.conftest import metrics, without_server
 from sketchfed.errors import InputError
 from sketchfed.report.latex import escape
 from sketchfed.report.loading import read
@@ -219,3 +219,31 @@ def test_every_epsilon_comes_with_what_it_is_about(run):
     assert compare(records(made[0])).claims == []
     assert "client level, zero-out" in latex_table(records(*made))
     assert terminal_table(records(*made)).caption is not None
+
+
+def test_without_a_server_a_row_has_bytes_per_node_and_per_edge_and_in_total(run):
+    found = records(run("a", lines=without_server(metrics())))
+    assert row(found, "a") == {
+        "run": "a", "accuracy": "0.969", "best": "0.969", "farthest": "0.484", "consensus": "0.400", "rounds": "5",
+        "total": "20.0 kB", "per node": "6.67 kB", "per edge": "10.0 kB", "time": "10.0 s",
+    }  # fmt: skip
+    narrow, wide = (printed(terminal_table(found, width=width), width) for width in (80, 130))
+    assert all(cell in narrow for cell in ("farthest", "0.484", "0.400", "20.0 kB"))
+    assert "per node" not in narrow
+    assert "6.67 kB" in wide
+    for shown in (narrow, wide, latex_table(found)):
+        assert "the node whose model is farthest from the mean" in " ".join(shown.split()).replace("’", "'")
+    assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_with_and_without_a_server_share_a_column_of_all_bytes(run):
+    found = records(run("a", lines=without_server(metrics())), run("b", config="x = 1"))
+    peers, served = row(found, "a"), row(found, "b")
+    assert (peers["total"], served["total"]) == ("20.0 kB", "80.0 kB")
+    assert (peers["up"], served["up"], served["per edge"]) == ("—", "20.0 kB", "—")
+    assert "total" not in row(found[1:], "b")
+
+
+def test_without_accuracy_the_farthest_node_has_a_loss(run):
+    lines = without_server(metrics(accuracy=lambda n: 0.0), accuracy=None, farthest_accuracy=None)
+    assert row(records(run("a", lines=lines)), "a")["farthest"] == "0.0625"

@@ -84,10 +84,11 @@ def check(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     """Run a case for two rounds."""
     own = "train" in case.given
     algorithm = {"rounds": 2} | ({} if own else {"local_epochs": 2}) | case.config.get("algorithm", {})
+    config = case.config | {"algorithm": algorithm}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about shapes and complex numbers
         if case.drops:
-            run = sketchfed.run({"algorithm": algorithm}, **copy.deepcopy(case.given))
+            run = sketchfed.run(config, **copy.deepcopy(case.given))
             assert tuple(line["participants"] for line in run.metrics) == case.participants
             assert f"goes on without client {BAD}: " in caplog.text
             texts = [record.getMessage() for record in caplog.records if "goes on without" in record.getMessage()]
@@ -96,7 +97,7 @@ def check(case: Case, caplog: pytest.LogCaptureFixture) -> None:
                 case.given if any(isinstance(part, Iterator) for part in _parts(case.given)) else copy.deepcopy(case.given)
             )
             with pytest.raises(SketchfedError) as raised:
-                sketchfed.run({"algorithm": algorithm}, **objects)
+                sketchfed.run(config, **objects)
             texts = [str(raised.value)]
     wanted = case.drops or case.refused
     assert all(re.search(wanted, text) for text in texts), texts

@@ -9,6 +9,7 @@ import torch
 from bad_input import (
     BAD,
     MARKED,
+    NUMBERS,
     PAIRS,
     TEST,
     Cases,
@@ -16,8 +17,10 @@ from bad_input import (
     check,
     for_one,
     net,
+    numbers,
     pairs,
 )
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
@@ -136,11 +139,83 @@ CASES.drop(
     **given([loader(data, batch_size=50 if client == BAD else 4, drop_last=True) for client, data in enumerate(PAIRS)]),
 )
 CASES.refuse("empty loaders", "Its Dataset or its sampler is empty", **given([DataLoader([], 4) for _ in PAIRS]))
+
+
+def batches(model, data, context):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in data:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def of_loop(clients):
+    return {"model": net(), "clients": clients, "train": batches}
+
+
+CASES.drop(
+    "a loader exhausted in round 2 of a loop",
+    "gave no batch. .*can be iterated only once",
+    participants=(4, 3),
+    **of_loop([DataLoader(Once(data), 4) if client == BAD else loader(data) for client, data in enumerate(PAIRS)]),
+)
+CASES.refuse(
+    "loaders exhausted in round 2 of a loop", "gave no batch", **of_loop([DataLoader(Once(data), 4) for data in PAIRS])
+)
+CASES.refuse("iterators for a loop", "gave no batch.*can be read only once", **of_loop([iter(loader(data)) for data in PAIRS]))
+CASES.drop(
+    "a loader that drops all, in a loop",
+    TOO_FEW,
+    **of_loop([loader(data, batch_size=50 if client == BAD else 4, drop_last=True) for client, data in enumerate(PAIRS)]),
+)
+CASES.drop(
+    "a loader of a loop that cannot be sent to workers",
+    "sent a pickle of the Dataset.*Or set num_workers = 0",
+    **of_loop(
+        [
+            loader(data, num_workers=1, multiprocessing_context="spawn", collate_fn=UNNAMED) if client == BAD else loader(data)
+            for client, data in enumerate(PAIRS)
+        ]
+    ),
+)
 CASES.refuse("an empty list", "client 2 has no examples. Leave it out", **given(for_one(lambda _: [])))
 CASES.refuse("an empty client", "client 2: .*one at least", **given(for_one(lambda data: (data[0][:0], data[1][:0]))))
 CASES.refuse(
     "an empty pair", "client 2: .*Leave out clients", **pairs(clients=for_one(lambda data: (data[0][:0], data[1][:0])))
 )
+FORM = r"x has rows of torch.float32 and shape \(3,\), client 0 has torch.float32 and \(4,\). Bring all clients"
+CASES.drop("one client of another width", FORM, **pairs(clients=for_one(lambda data: (data[0][:, :3], data[1]))))
+CASES.refuse("clients of two widths", FORM, **pairs(clients=[PAIRS[0], (PAIRS[1][0][:, :3], PAIRS[1][1])]))
+CASES.drop(
+    "one client of another type", "x has rows of torch.float64",
+    **pairs(clients=for_one(lambda data: (data[0].double(), data[1]))),
+)  # fmt: skip
+RANGE = r"has classes from \d+ to 5, and the model has outputs for 3. Count classes from 0, or give the model's last layer more"
+CASES.drop("one client whose classes are out of range", RANGE, **pairs(clients=MARKED))
+CASES.refuse(
+    "classes that are out of range",
+    "Target 5 is out of bounds.*number of outputs",
+    **pairs(clients=[(x, y + 3) for x, y in PAIRS]),
+)
+CASES.drop(
+    "one client with a negative class", r"has classes from -1 to \d",
+    **pairs(clients=for_one(lambda data: (data[0], data[1].clone().index_fill_(0, torch.tensor([0]), -1)))),
+)  # fmt: skip
+CASES.drop(
+    "one client whose classes are floats", "classes must be integers, got torch.float32",
+    **pairs(clients=for_one(lambda data: (data[0], data[1].float()))),
+)  # fmt: skip
+CASES.drop(
+    "one client whose targets are NaN", "targets are not all finite",
+    **numbers(
+        model=nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)),
+        clients=for_one(lambda data: (data[0], data[1] * torch.nan), NUMBERS),
+    ),
+)  # fmt: skip
+CASES.drop(
+    "one Dataset whose classes are out of range", RANGE,
+    **pairs(clients=for_one(lambda data: TensorDataset(data[0], data[1] + 3))),
+)  # fmt: skip
 CASES.refuse("an empty test pair", "test: .*at least one", **pairs(test=(TEST[0][:0], TEST[1][:0])))
 CASES.refuse("no clients", "data.clients must be at least 1, got 0", **pairs(clients=[]))
 CASES.refuse("a generator of clients", "clients must be a list", **pairs(clients=(data for data in PAIRS)))
@@ -206,19 +281,9 @@ CASES.refuse(
     **pairs(clients=[(x, y + 0.5) for x, y in PAIRS]),
 )
 CASES.refuse(
-    "inputs of different types", "client 2: x has rows of torch.float64.*client 0 has torch.float32.*Bring all clients to",
-    **pairs(clients=for_one(lambda data: (data[0].double(), data[1]))),
-)  # fmt: skip
-CASES.refuse(
     "complex inputs",
     "client 0: .*complex64.*real",
     **pairs(clients=[(x + 0j, y) for x, y in PAIRS], test=(TEST[0] + 0j, TEST[1])),
-)
-CASES.refuse("classes beyond the outputs", "has 6 classes. Give the model's last layer 6 outputs", **pairs(clients=MARKED))
-CASES.refuse(
-    "negative classes",
-    "must be from 0 to .* got -3",
-    **pairs(clients=for_one(lambda data: (data[0], data[1] - 3))),
 )
 CASES.drop("a class beyond the outputs in a batch", "Target 5 is out of bounds", **given(MARKED))
 

@@ -220,7 +220,26 @@ def spoil_weights(model, data, context):
 
 
 KEPT = "Train the parameters of the module that is given, and do not replace, wrap or remove its layers"
+UNUSED = "neither changed the weights of the module that it was given, nor computed gradients for them. Train that module"
+
+
+def train_copy(model, data, context):
+    steps(copy.deepcopy(model), data, context)
+
+
+def train_new(model, data, context):
+    model = net()
+    steps(model, data, context)
+
+
+def use_double(model, data, context):
+    torch.set_default_dtype(torch.float64)
+    steps(model, data, context)
+
+
 LOOPS = {
+    train_copy: UNUSED,
+    train_new: UNUSED,
     replace_layer: rf"'0.weight' has shape \(5, 4\); it had shape \(3, 4\). {KEPT}",
     remove_layer: rf"'0.weight' is gone; it had shape \(3, 4\). {KEPT}",
     rebind: rf"'0.weight' has shape \(4, 3\); it had shape \(3, 4\). {KEPT}",
@@ -319,7 +338,42 @@ CASES.refuse(
 )
 CASES.refuse("a function for a model", r"model must be a torch.nn.Module, got function", **pairs(model=always))
 CASES.refuse("a class for a model", r"got the class Linear. Pass an instance", **pairs(model=nn.Linear))
+NORMED = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+ONE_LEFT = for_one(lambda data: (data[0][:9], data[1][:9]))
+ALONE = "BatchNorm needs at least two examples in a batch, and this one has a single example.*drop_last = True"
+
+
+def by_fours(model, data, context):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in zip(data[0].split(4), data[1].split(4), strict=True):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+for name, objects, algorithm in (
+    ("pairs", {"test": TEST}, {"batch": 4}),
+    ("batch_loss", {"batch_loss": batch_classes}, {"batch": 4}),
+    ("train", {"train": by_fours}, {}),
+):
+    config = {"algorithm": algorithm, "model": {"buffers": "local"}}
+    objects = {"model": NORMED, "clients": ONE_LEFT, **objects}
+    CASES[f"BatchNorm with a last batch of one and {name}"] = Case(given=objects, drops=ALONE, config=config)
+LAZY = r"parameter '0.weight' has no shape yet, .*Call the model once on a batch of examples before the run"
+for own in ({}, {"train": steps}, {"batch_loss": batch_classes}):
+    CASES.refuse(
+        f"a model of lazy layers with {', '.join(own) or 'pairs'}",
+        LAZY,
+        **{"model": nn.Sequential(nn.LazyLinear(3)), "clients": PAIRS} | ({} if own else {"test": TEST}) | own,
+    )
 CASES.refuse("a model without parameters", "no trainable parameters", **pairs(model=nn.Flatten()))
+
+
+def test_a_default_type_that_a_loop_sets_is_put_back_and_said(caplog):
+    run = sketchfed.run({"algorithm": {"rounds": 2}}, model=net(), clients=PAIRS, train=use_double)
+    assert torch.get_default_dtype() == torch.float32
+    assert [line["participants"] for line in run.metrics] == [4, 4]
+    assert caplog.text.count("'use_double' set torch's default type to float64") == 1
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -28,7 +28,7 @@ def test_an_example_can_be_read_and_completed(file):
 
 
 def test_there_are_examples_of_every_algorithm():
-    assert {load_config(file).algorithm.name for file in FILES} >= {"iterative", "fetchsgd", "dbcl", "dome"}
+    assert {load_config(file).algorithm.name for file in FILES} >= {"iterative", "fetchsgd", "dbcl", "dome", "gossip"}
     assert len(FILES) >= 5
 
 
@@ -41,7 +41,14 @@ REPEATABLE = {
 
 @pytest.mark.parametrize(
     ("name", "rounds", "accuracy"),
-    [("dbcl", 10, 0.4), ("digits-iterative", 12, 0.5), ("dome", 10, 0.25), ("own-model", 8, 0.9), ("private-secure", 10, 0.25)],
+    [
+        ("dbcl", 10, 0.4),
+        ("digits-iterative", 12, 0.5),
+        ("dome", 10, 0.25),
+        ("gossip", 10, 0.5),
+        ("own-model", 8, 0.9),
+        ("private-secure", 10, 0.25),
+    ],
 )
 def test_an_example_that_needs_no_file_trains(name, rounds, accuracy):
     changes = [f"algorithm.rounds={rounds}", "engine.evaluate_every=5", *REPEATABLE.get(name, [])]

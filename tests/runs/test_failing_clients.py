@@ -151,3 +151,41 @@ def test_what_every_client_shares_is_refused_before_round_1():
 def test_who_wants_the_run_to_end_is_heard(error):
     with pytest.raises(error):
         sketchfed.run(ALGORITHMS["plain"], **given(3, model=strict(error())))
+
+
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_a_client_whose_tensors_do_not_fit_is_dropped_under_every_protection_and_after_a_resumption(kind, tmp_path, caplog):
+    """The rounds, and all that is sent in them, are those of a run in which that client does not answer."""
+    wide, absent = given(), given()
+    x, y = wide["clients"][3]
+    wide["clients"][3] = (x[:, :3], y)
+    absent["clients"][3] = Absent(len(x))
+
+    def stop(line):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sketchfed.run(ALGORITHMS[kind] | {"engine": {"checkpoint_seconds": 0}}, **wide, folder=tmp_path, on_round=stop)
+    run = sketchfed.resume(tmp_path, **wide)
+    other = sketchfed.run(ALGORITHMS[kind], **absent)
+    if kind == "secure":  # masks come from the operating system, and sums are rounded at random
+        assert torch.allclose(run.weights, other.weights, atol=1e-3)
+    else:
+        assert torch.equal(run.weights, other.weights)
+    assert [line["participants"] for line in run.metrics] == [line["participants"] for line in other.metrics] == [4, 4, 4]
+    assert "without client 3" in caplog.text
+    assert "Bring all clients to one type and shape" in caplog.text
+
+
+class Absent(Dataset):
+    """Data that cannot be read."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        raise OSError("the disk is gone")

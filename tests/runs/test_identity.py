@@ -310,3 +310,45 @@ def test_code_of_another_python_is_compared_by_name(tmp_path, caplog):
     refused(tmp_path, "another loss", **given(loss=weighted))
     assert len(sketchfed.resume(tmp_path, **given()).metrics) == 4
     assert "by name only" in caplog.text
+
+
+def dicts(first: int = 0) -> list:
+    return [
+        [{"x": x, "y": np.int64(y)} for x, y in zip(*tiny.points(9, first=9 * number + first), strict=True)]
+        for number in range(3)
+    ]
+
+
+def batch_loss(model, batch):
+    return functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def of_dicts(first: int = 0) -> dict:
+    return {"model": Net(), "clients": dicts(first), "test": dicts(100)[0], "batch_loss": batch_loss}
+
+
+def test_numbers_of_numpy_in_examples_are_compared(tmp_path):
+    stopped(tmp_path, **of_dicts())
+    changed = of_dicts()
+    changed["clients"][1][2]["y"] = np.int64(int(changed["clients"][1][2]["y"]) ^ 1)
+    refused(tmp_path, "client 1 holds other examples", **changed)
+    assert len(sketchfed.resume(tmp_path, **of_dicts()).metrics) == 4
+
+
+def test_an_identity_with_older_digests_is_compared_as_far_as_it_can_be(tmp_path, caplog):
+    """Version 1 had digests of objects that are made in another way today. Those of tensors are the same."""
+    stopped(tmp_path / "objects", **of_dicts())
+    path = tmp_path / "objects" / IDENTITY
+    told = json.loads(path.read_text())
+    told["version"], told["batch_loss"]["code"], told["data"]["test"] = 1, "0" * 32, "1" * 32
+    told["data"]["clients"] = ["2" * 32] * 3
+    path.write_text(json.dumps(told))
+    refused(tmp_path / "objects", "it had 3 clients and now has 2", **of_dicts() | {"clients": dicts()[:2]})
+    assert len(sketchfed.resume(tmp_path / "objects", **of_dicts()).metrics) == 4
+    assert "the number of clients is compared" in caplog.text
+    assert "by an earlier version, which had other digests of code" in caplog.text
+
+    stopped(tmp_path / "tensors", **given())
+    path = tmp_path / "tensors" / IDENTITY
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 1}))
+    refused(tmp_path / "tensors", "client 2 holds other examples", **given(clients=changed_clients(relabelled)))

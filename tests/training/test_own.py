@@ -26,6 +26,10 @@ def trained(function, turn=None, module=None, data=None, **settings):
     return OwnLoop(module, function, settings, name="train").train(flatten(module), data, WORK, turn or Turn(SEED))
 
 
+def move(model):
+    model[0].bias.data += 1
+
+
 def test_a_loop_gets_the_rounds_weights_in_training_mode_and_its_result_is_the_update():
     def train(model, data, context):
         assert model.training
@@ -45,6 +49,7 @@ def test_a_loop_is_told_round_client_and_settings_and_has_a_generator_of_its_own
     told = []
 
     def train(model, data, context):
+        move(model)
         told.append(
             (context.round, context.client, dict(context.settings), torch.rand(2, generator=context.generator).tolist())
         )
@@ -58,6 +63,7 @@ def test_a_loop_is_told_round_client_and_settings_and_has_a_generator_of_its_own
 
 def test_draws_of_torch_numpy_and_python_come_from_the_clients_seed_and_leave_no_trace():
     def train(model, data, context):
+        move(model)
         drawn.append((torch.rand(1).item(), np.random.rand(), random.random()))  # noqa: NPY002
 
     drawn, module = [], model()
@@ -85,6 +91,7 @@ def test_what_one_client_does_to_the_module_is_forgotten_before_the_next():
 
 def test_what_a_client_keeps_is_there_in_its_next_turn():
     def train(model, data, context):
+        move(model)
         context.kept["turns"] = context.kept.get("turns", 0) + 1
 
     turn = Turn(SEED)
@@ -133,9 +140,14 @@ def test_a_loop_that_breaks_the_rules_is_told_which_one(train, said):
         trained(train)
 
 
-def test_a_loop_that_trains_a_copy_is_warned_of_once(caplog):
-    module = model()
-    loop = OwnLoop(module, lambda model, data, context: None, {}, name="mine")
+def test_a_loop_that_changes_nothing_is_warned_of_once(caplog):
+    def train(model, data, context):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    module = nn.Linear(4, 3)
+    loop = OwnLoop(module, train, {}, name="mine")
     with caplog.at_level(logging.WARNING):
         for client in range(3):
             loop.train(flatten(module), None, WORK, Turn(SEED, client=client))

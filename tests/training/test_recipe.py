@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from sketchfed.errors import InputError, UnknownNameError
+from sketchfed.nn.sharing import shared
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Examples, LocalWork, Turn, make_trainer
 from sketchfed.training.recipe import SCHEDULES
@@ -127,18 +128,37 @@ def test_accumulation_holds_only_a_part_of_a_batch_at_a_time():
     assert seen == [3, 3, 3, 3]
 
 
-def test_mixed_precision_computes_outputs_in_bfloat16_and_keeps_weights_in_float32():
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_mixed_precision_computes_outputs_in_few_bits_and_keeps_weights_in_float32(precision):
     seen = []
 
     def loss(outputs, targets):
         seen.append(outputs.dtype)
         return functional.cross_entropy(outputs.float(), targets)
 
-    recipe = TrainingSettings(precision="bfloat16").recipe(1)
+    recipe = TrainingSettings(precision=precision).recipe(1)
     found = make_trainer(net(), loss, recipe).train(flatten(net()), examples(), WORK, Turn(SEED))
-    assert set(seen) == {torch.bfloat16}
+    assert set(seen) == {getattr(torch, precision)}
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, by_hand(torch.optim.SGD), rtol=0.05, atol=0.01)
+
+
+@pytest.mark.parametrize("size", [1e-7, 1.0, 1e4])
+def test_in_float16_gradients_neither_vanish_nor_overflow_and_no_step_is_left_out(size):
+    """Losses that are multiplied by `size` and steps that are divided by it are the same training."""
+
+    def loss(outputs, targets):
+        return size * functional.cross_entropy(outputs.float(), targets)
+
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    module = shared(module, buffers="average")
+    work, found = LocalWork(rate=0.1 / size, steps=4), {}
+    for precision in ("float32", "float16"):
+        recipe = TrainingSettings(precision=precision, accumulate=2).recipe(1)
+        found[precision] = make_trainer(module, loss, recipe).train(flatten(module), examples(), work, Turn(SEED))
+    change = found["float32"] - flatten(module)
+    assert (found["float16"] - found["float32"]).norm() < 0.02 * change.norm()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +172,7 @@ def test_mixed_precision_computes_outputs_in_bfloat16_and_keeps_weights_in_float
         ({"options": {"optimizer": "adam"}}, {}, "training.optimizer is no option .*Did you mean training.optimiser"),
         ({"options": {"nestrov": True}}, {}, "Did you mean training.nesterov"),
         ({"optimiser": "torch.optim:LBFGS"}, {}, "cannot take a step from a gradient alone"),
+        ({"optimiser": "torch.optim:SparseAdam"}, {}, "cannot take a step from a dense gradient: .*dense gradients"),
         ({"optimiser": "torch.nn:Linear"}, {}, "'torch.nn:Linear'"),
         ({"round_schedule": "math:log1p"}, {}, None),
         ({"round_schedule": "math:expm1", "step_schedule": "cmath:exp"}, {}, "returned"),

@@ -4,10 +4,13 @@ import os
 import sys
 
 import pytest
+import torch
 from quick import load, run_quickly
+from torch import nn
+from torch.nn import functional
 
 from sketchfed.errors import InputError
-from sketchfed_lab.benchmarks import model_cells, model_memory, models
+from sketchfed_lab.benchmarks import model_cells, model_memory, model_steps, models
 from sketchfed_lab.benchmarks.turns import Order, taken
 
 
@@ -46,8 +49,23 @@ def test_the_large_model_is_judged_by_copies_and_by_transforms():
     assert (custom_overhead.ratio, custom_overhead.met) == (1.0, True)
 
 
+def test_other_ways_to_take_steps_are_information():
+    found = {"as it is": 2.0, "torch.compile": 3.0, "vmap(grad) of ten clients": 1.0}
+    ways = list(models.of_steps({way: {"seconds": s, "ready_seconds": 9.0} for way, s in found.items()}, 60))
+    assert [(m.ratio, m.met, m.at_most) for m in ways] == [(1.5, None, None), (0.5, None, None)]
+    assert all("Steps of one client" in str(table.title) for table in list(models.tables(ways))[2:])
+
+
+def test_gradients_of_several_clients_at_once_are_those_of_one():
+    module, x, y = nn.Linear(4, 3), torch.randn(10, 10, 4), torch.arange(10) % 3
+    found = model_steps.gradients_of(module)(model_steps.stacked(module), x, y.expand(10, 10))
+    functional.cross_entropy(module(x[7]), y).backward()
+    assert torch.allclose(found["weight"][7], module.weight.grad, atol=1e-6)
+
+
 def test_sides_and_cells_have_the_names_under_which_they_are_compared():
     assert {*models.OURS, *models.LOOPS, models.PFL} == set(model_cells.SIDES)
+    assert {models.AS_IT_IS, *models.OTHERWISE} == set(model_steps.SIDES)
     assert {cell for cell, _ in models.AT_MOST} == set(model_cells.CELLS)
     for name in ("ROUND", "CUSTOM", "STEP", "CUSTOM_STEP", "TRANSFORM"):
         assert getattr(models, name) == getattr(model_memory, name)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sketchfed.algorithms.base import Algorithm
+from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.algorithms.state import Replica, RoundContext, State
 from sketchfed.caches import cached
@@ -38,7 +39,7 @@ class FetchSgd(Algorithm):
     fetched: int | None = None
     """k, the number of coordinates fetched per round. If absent, a tenth of the table's size."""
     masking: bool = True
-    global_momentum: float = 0.9
+    global_momentum: float = told_as("server momentum {:g}", default=0.9)
 
     name = "fetchsgd"
     summary = "count sketches up, the largest coordinates down"

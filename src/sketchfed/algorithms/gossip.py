@@ -6,7 +6,6 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 
 from sketchfed.algorithms.fedavg import FedAvg
-from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.state import Change, Replica, RoundContext
 from sketchfed.codecs import Codec, Dense
 from sketchfed.errors import InputError
@@ -34,7 +33,7 @@ class Gossip(FedAvg):
     measured default.
     """
 
-    mixing: float | None = told_as("mixing", default=None)
+    mixing: float | None = None
     """γ, how far a node moves towards its neighbours in a round. If absent, 1 for codecs that lose nothing, and less for those
     that lose more."""
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from sketchfed.algorithms.gossip import NEEDS_EVERYBODY
 from sketchfed.algorithms.iterative import Iterative
-from sketchfed.algorithms.round_settings import told_as
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.algorithms.state import RoundContext
 from sketchfed.errors import InputError
@@ -32,7 +31,7 @@ class GossipModels(Iterative):
     """
 
     sketch: SketchSettings = field(default_factory=lambda: SketchSettings(name="balanced", ratio=0.1))
-    mixing: float | None = told_as("mixing", default=None)
+    mixing: float | None = None
     """γ, how far a node moves towards its neighbours in a round. If absent, 1 for sketches with orthogonal rows, and 0.5 for
     others."""
 

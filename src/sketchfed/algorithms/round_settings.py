@@ -28,7 +28,7 @@ class Labelled(Protocol):
 
 
 def told_as(words: str, *, default: Any) -> Any:
-    """A setting that a run's label mentions by these words when it differs from its default."""
+    """A setting that a run's label mentions by these words when it differs from its default. Braces stand for its value."""
     return field(default=default, metadata={"label": words})
 
 
@@ -45,13 +45,13 @@ class RoundSettings:
     batch: int | None = None
     """Examples per step. If absent, all of the client's examples (local GD)."""
     local_rate: float = 0.1
-    local_momentum: float = 0.0
+    local_momentum: float = told_as("local momentum {:g}", default=0.0)
     weight_decay: float = 0.0
     global_rate: float | None = None
     """The server's step size. If absent, a default that suits the compression."""
     final_rate: float = 1.0
     """The server's step in the last round, as a share of the first. The step shrinks linearly from round to round."""
-    global_momentum: float = 0.0
+    global_momentum: float = told_as("server momentum {:g}", default=0.0)
     screening: float = 1_000.0
     """The server refuses replies whose norm exceeds this many times the round's median norm. 0 accepts all finite replies."""
     public_start: bool = True
@@ -189,7 +189,7 @@ class RoundSettings:
             if isinstance(value, Labelled):
                 yield from filter(None, [value.label])
             elif "label" in setting.metadata and setting.default is not MISSING and value != setting.default:
-                yield setting.metadata["label"]
+                yield setting.metadata["label"].format(value)
 
 
 def _check(a: RoundSettings) -> None:

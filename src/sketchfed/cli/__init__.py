@@ -3,6 +3,7 @@
 Other distributions add commands through entry points of the group `sketchfed.commands` (`extensions`).
 """
 
+import os
 import sys
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from sketchfed.cli import audit, catalogue, flower, mean, plan, policy, report, run
 from sketchfed.cli.extensions import ExtensibleGroup
 from sketchfed.cli.files import writable
-from sketchfed.errors import SketchfedError
+from sketchfed.errors import RankError, SketchfedError
 from sketchfed.version import __version__
 
 __all__ = ["app", "main", "writable"]
@@ -58,4 +59,7 @@ def main() -> None:
         app()
     except SketchfedError as error:
         print(f"sketchfed: {error}", file=sys.stderr)
+        if isinstance(error, RankError):  # threads may wait for the rank that is gone, for ever
+            sys.stderr.flush()
+            os._exit(2)
         sys.exit(2)

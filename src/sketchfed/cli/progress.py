@@ -73,6 +73,9 @@ class Bars:
 def _state(line: dict[str, Any], *, wide: bool) -> str:
     scored = f"loss {shown_loss(line['loss'])}" if line["accuracy"] is None else f"accuracy {shown_accuracy(line['accuracy'])}"
     spent = "" if line["epsilon"] is None else f"  ε {shown_epsilon(line['epsilon'])}"
+    if "consensus" in line:
+        apart = "" if line["consensus"] is None else f"  consensus {shown_loss(line['consensus'])}"
+        return f"{scored}{spent}  sent {shown_bytes(line['uplink_bytes']):>7}{apart}"
     moved = f"up {shown_bytes(line['uplink_bytes']):>7}  down {shown_bytes(line['downlink_bytes']):>7}"
     captured = "" if line["captured"] is None or not wide else f"  captured {shown_share(line['captured'])}"
     return f"{scored}{spent}  {moved}{captured}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sketchfed.cli.files import writable
+from sketchfed.cli.ranks import between_ranks, lead_ranks, serve_clients
 from sketchfed.errors import DivergedError, InputError
 
 if TYPE_CHECKING:
@@ -57,12 +58,22 @@ def run(
     With [privacy] noise is calibrated for an ε, and with [secure] the server sees sums only: examples/private-secure.toml.
     Every key but the names has a default; docs/running.md has them all.
     """
-    from sketchfed.config import load_config
-    from sketchfed.runs.folder import CONFIG, free_path, numbered
+    from sketchfed.rounds.launch import Launch
+    from sketchfed.rounds.rank_hub import said_goodbye
+    from sketchfed.runs.folder import CONFIG, RunFolder, free_path, numbered
+    from sketchfed.runs.starting import elsewhere
 
     changes = settings or []
+    launch = Launch.of()
+    if launch is not None and not launch.leads:
+        # A run that is resumed has its configuration at rank 0.
+        given = None if resume else [_named(path, changes) for path in configs or []] or _embedded(changes)
+        serve_clients(launch, given, device=device)
+        return
+    engine = None
     if resume:
-        folders = _to_resume(configs or [], writable(out), changes)
+        engine = _engine_of(changes)
+        folders = _to_resume(configs or [], writable(out))
         plans = [(folder, None if (folder / CONFIG).exists() else config) for folder, config in folders]
         report = out / "report.html" if len(plans) > 1 else plans[0][0] / "report.html"
     elif configs:
@@ -73,20 +84,35 @@ def run(
             plans.append((free_path(out, config.name, taken=[folder for folder, _ in plans]), config))
         report = out / "report.html" if len(plans) > 1 else plans[0][0] / "report.html"
     else:
-        shared = {"algorithm": {"rounds": 100, "local_steps": 5, "local_rate": 0.5}}
-        tables = {name: {**own, "algorithm": shared["algorithm"] | own["algorithm"]} for name, own in EMBEDDED.items()}
         group = next(path for path in numbered(writable(out), "digits") if not path.exists())
-        plans = [(group / name, load_config({"name": name, **table}, changes)) for name, table in tables.items()]
+        plans = [(group / config.name, config) for config in _embedded(changes)]
         report = group / "report.html"
-    run_all(plans, report, tensorboard=tensorboard, device=device)
+    if launch is not None and launch.size > 1:
+        chosen = [RunFolder.config(folder) if config is None else config for folder, config in plans]
+        lead_ranks(launch, [elsewhere(config, engine=engine) for config in chosen])
+    run_all(plans, report, tensorboard=tensorboard, device=device, engine=engine)
+    said_goodbye()
+
+
+def _embedded(changes: Sequence[str]) -> "list[Config]":
+    from sketchfed.config import load_config
+
+    shared = {"algorithm": {"rounds": 100, "local_steps": 5, "local_rate": 0.5}}
+    tables = {name: {**own, "algorithm": shared["algorithm"] | own["algorithm"]} for name, own in EMBEDDED.items()}
+    return [load_config({"name": name, **table}, changes) for name, table in tables.items()]
 
 
 def run_all(
-    plans: "Sequence[tuple[Path, Config | None]]", report: Path, *, tensorboard: bool, device: str | None = None
+    plans: "Sequence[tuple[Path, Config | None]]",
+    report: Path,
+    *,
+    tensorboard: bool,
+    device: str | None = None,
+    engine: str | None = None,
 ) -> None:
     """Run or resume each plan with a progress bar, then print the table and write the report.
 
-    They run on `device`, or else on that of their configuration.
+    They run on `device` and `engine`, or else on those of their configuration.
     If a run diverges, the others still run. It is reported at the end.
     """
     from rich.console import Console
@@ -104,29 +130,36 @@ def run_all(
     with Bars(console, [folder for folder, _ in plans]) as bars:
         for folder, config in plans:
             try:
-                bars.finish(folder, _one(folder, config, bars, tensorboard=tensorboard, device=device))
+                bars.finish(folder, _one(folder, config, bars, tensorboard=tensorboard, device=device, engine=engine))
             except DivergedError as error:
                 diverged[folder] = error
     records = [read(folder) for folder, _ in plans if folder not in diverged]
     if not records:
         raise next(iter(diverged.values()))
     console.print(terminal_table(records, width=console.width, titled=False))
+    for folder, _ in plans:
+        if folder not in diverged and (said := between_ranks(folder)):
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
     write_latex(records, report.with_name("table.tex"))
     console.print(f"report: {write_report(records, report)}", soft_wrap=True, markup=False)
     for folder, reason in diverged.items():
         raise DivergedError(f"{folder.name}: {reason}")
 
 
-def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool, device: str | None) -> "Run":
+def _one(
+    folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool, device: str | None, engine: str | None
+) -> "Run":
     from sketchfed.runs.folder import RunFolder
-    from sketchfed.runs.starting import prepare, reopen
+    from sketchfed.runs.starting import elsewhere, prepare, reopen
 
     chosen = RunFolder.config(folder) if config is None else config
-    if config is not None and device is not None:
-        config = replace(config, engine=replace(config.engine, device=device))
+    if config is not None:
+        config = elsewhere(config, device=device, engine=engine)
+    if chosen.engine.name == "ranks":
+        bars.wait(folder, "waiting for the other ranks")
     if chosen.engine.name == "flower":
         bars.wait(folder, f"waiting for {chosen.data.clients or 'the'} nodes at {chosen.engine.address}")
-    loop = reopen(folder, device=device) if config is None else prepare(config, folder=folder)
+    loop = reopen(folder, device=device, engine=engine) if config is None else prepare(config, folder=folder)
     bars.begin(folder, loop)
     watch = bars.watcher(folder)
     if not tensorboard:
@@ -142,12 +175,24 @@ def _one(folder: Path, config: "Config | None", bars: Any, *, tensorboard: bool,
         return loop.finish(watch_both)
 
 
-def _to_resume(given: Sequence[Path], out: Path, changes: Sequence[str]) -> "list[tuple[Path, Config | None]]":
+def _engine_of(changes: Sequence[str]) -> str | None:
+    """The engine on which runs are resumed, if --set names one. Nothing else may change."""
+    engine = None
+    for text in changes:
+        key, _, value = text.partition("=")
+        if key.strip() != "engine.name":
+            raise InputError(
+                "--set and --resume do not go together: a run goes on with the settings it began with. Remove --set. Only "
+                "engine.name may change, between local and ranks."
+            )
+        engine = value.strip().strip("\"'")
+    return engine
+
+
+def _to_resume(given: Sequence[Path], out: Path) -> "list[tuple[Path, Config | None]]":
     """The folders to continue: the given ones, those of the given configurations, or all unfinished ones below `out`."""
     from sketchfed.runs.folder import CONFIG, is_finished, latest_path
 
-    if changes:
-        raise InputError("--set and --resume do not go together: a run goes on with the settings it began with. Remove --set.")
     if given:
         found: list[tuple[Path, Config | None]] = []
         for path in given:

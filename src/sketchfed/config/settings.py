@@ -119,6 +119,12 @@ class ModelSettings:
         for option in self.options if self.name in MODELS.built_in else ():
             check_type(self.options[option], get_type_hints(builder)[option], f"model.{option}")
 
+    @property
+    def words(self) -> list[str]:
+        """What the label of a run says of these settings: which parts of the model are not shared as parameters are."""
+        buffers = {None: [], "average": ["averaged buffers"], "local": ["local buffers"]}[self.buffers]
+        return buffers + (["personal layers"] if self.personal else [])
+
     def completed(self) -> "ModelSettings":
         """Return these settings with the default of every option filled in."""
         defaults = writable(options_of(_part(self.name, MODELS), besides=_GIVEN_TO_MODELS))
@@ -131,7 +137,11 @@ class ModelSettings:
 
 ENGINES: Registry[Callable[..., Any]] = Registry(
     "engine",
-    {"local": "sketchfed.runs.hosts:LocalHost", "flower": "sketchfed.flower.federation:Federation"},
+    {
+        "local": "sketchfed.runs.hosts:LocalHost",
+        "ranks": "sketchfed.runs.rank_host:RankHost",
+        "flower": "sketchfed.flower.federation:Federation",
+    },
     group="sketchfed.engines",
 )
 """The places where clients can run, by name: subclasses of `sketchfed.runs.hosts.Host`."""
@@ -142,10 +152,11 @@ class EngineSettings:
     """The table [engine]: where the clients run, and what is scored, saved and recorded during the run."""
 
     name: str = "local"
-    """Where clients run: `local` is this process, and `flower` means the SuperNodes of a Flower federation.
-    `package.module:Host` names your own."""
+    """Where clients run: `local` is this process, `ranks` are [the processes of a launch by torchrun](ranks.md), and `flower`
+    means the SuperNodes of a Flower federation. `package.module:Host` names your own."""
     workers: int = 0
-    """The number of threads. 0 uses one thread per core. Results do not depend on it."""
+    """The number of threads. 0 uses one thread per core. With `ranks`, these are the threads of each rank, and 0 divides the
+    cores of a machine between its ranks. Results do not depend on it."""
     device: str = "cpu"
     """[Where training, encoding and decoding run](training.md#devices): `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, which is a
     GPU if there is one. For flower, each node says it for itself."""
@@ -168,15 +179,18 @@ class EngineSettings:
     secret: str = ""
     """For flower: the file of the SuperExec secret, if the SuperLink was started with one."""
     deadline: float = 60.0
-    """For flower: the seconds that a client has to answer. A client that takes longer has dropped out of the round."""
+    """For flower: the seconds that a client has to answer. A client that takes longer has dropped out of the round. For ranks:
+    the seconds without a sign of life after which a rank counts as lost, and the run ends."""
     wait: float = 120.0
-    """For flower: the seconds to wait for the SuperLink, and for `data.clients` nodes to join before round 1."""
+    """For flower: the seconds to wait for the SuperLink, and for `data.clients` nodes to join before round 1. For ranks: the
+    seconds to wait for all ranks."""
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
-        """The number of threads, with 0 resolved to the number of cores."""
-        return self.workers or os.cpu_count() or 1
+        """The number of threads, with 0 resolved to the number of cores, or to this rank's share of them."""
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1) if self.name == "ranks" else 1
+        return self.workers or max(1, (os.cpu_count() or 1) // max(1, ranks))
 
     def __post_init__(self) -> None:
         if self.name not in ENGINES:

@@ -80,6 +80,15 @@ class Config:
                 self.engine.name == "flower",
                 "SuperNodes answer a server and cannot speak to each other. Use engine.name = 'local' or 'ranks'.",
             ),
+            "engine.name = 'ranks' and [secure]": (
+                self.engine.name == "ranks" and self.secure is not None,
+                "nodes sign what they add to a sum, and ranks cannot tell whose keys those are. Use engine.name = 'local', or "
+                "remove [secure].",
+            ),
+            "engine.name = 'ranks' and engine.record": (
+                self.engine.name == "ranks" and self.engine.record,
+                "no rank sees all messages. Record the run with engine.name = 'local', where they have the same bytes.",
+            ),
         }
         for setting, (is_given, why) in given.items():
             if is_given:
@@ -128,7 +137,7 @@ class Config:
     @property
     def label(self) -> str:
         """A short description of the algorithm and what it sends."""
-        words = [self.algorithm.label]
+        words = [self.algorithm.label, *self.training.words, *self.model.words]
         if self.training.proximal:
             words.append(f"proximal {self.training.proximal:g}")
         if self.privacy is not None:

@@ -40,8 +40,8 @@ def length(dataset: Dataset[Any], owner: str) -> int:
 
 
 def read(dataset: Dataset[Any], items: Sequence[int], seed: PublicSeed) -> Any:
-    """Some items of a Dataset, collated; transforms draw from `seed`."""
-    with drawing_from(seed):
+    """Some items of a Dataset, collated; transforms draw from `seed`, also from generators that the Dataset holds."""
+    with drawing_from(seed, dataset):
         return default_collate([dataset[item] for item in items])
 
 
@@ -73,6 +73,11 @@ def _tried(dataset: Dataset[Any], items: Sequence[int], number: int, conformed: 
         return conformed(read(dataset, items, FIRST.child("trial", number)))
     except Exception:  # it did not raise when it was read first, so it differs
         return None
+
+
+def is_stored(dataset: object) -> bool:
+    """Whether a Dataset is known to hold tensors, which reading does not change."""
+    return isinstance(dataset, Dataset) and _stored(dataset)
 
 
 def _stored(dataset: Dataset[Any]) -> bool:

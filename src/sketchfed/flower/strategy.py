@@ -89,7 +89,8 @@ class Sketched(Strategy):
             train_config=dict(train_config or {}),
             evaluate_config=dict(evaluate_config or {}),
         )
-        if self.config.label != "fedavg":
+        without = replace(self.config.algorithm, local_momentum=0.0, global_momentum=0.0)
+        if replace(self.config, algorithm=without).label != "fedavg":
             layout.check_sketchable()
         with one_thread():
             server = self.server = self._server(grid, layout, initial_arrays, num_rounds, timeout)

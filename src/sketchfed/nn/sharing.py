@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from sketchfed.errors import InputError
-from sketchfed.vectors import Layout, Sharing, sharing
+from sketchfed.vectors import Layout, Sharing, check_built, sharing
 
 Buffers = Literal["average", "local"]
 _LISTED = 12
@@ -26,6 +26,7 @@ def shared(
     `buffers` says what happens to the running statistics of layers such as BatchNorm, and to further buffers whose names match
     `running`. `personal` has patterns of names of parameters that never leave the client.
     """
+    check_built(module)
     names = [] if buffers is None else _statistics(module)
     for pattern in running:
         names += [name for name in _matched(module, pattern, "model.running") if name not in names]

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sketchfed.report.charts import INK, MUTED, PALETTE, save_chart
-    from sketchfed.report.loading import ClientFigures, Round, RunRecord, read
+    from sketchfed.report.loading import ClientFigures, NodeFigures, Round, RunRecord, read
     from sketchfed.report.means import with_error
+    from sketchfed.report.networks import Link, NetworkRecord
     from sketchfed.report.page import write_report
     from sketchfed.report.tables import latex_table, terminal_table
     from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_seconds, shown_share
@@ -16,6 +17,9 @@ __all__ = [
     "MUTED",
     "PALETTE",
     "ClientFigures",
+    "Link",
+    "NetworkRecord",
+    "NodeFigures",
     "Round",
     "RunRecord",
     "latex_table",
@@ -34,8 +38,9 @@ __all__ = [
 
 _NAMES = {
     "charts": ("INK", "MUTED", "PALETTE", "save_chart"),
-    "loading": ("ClientFigures", "Round", "RunRecord", "read"),
+    "loading": ("ClientFigures", "NodeFigures", "Round", "RunRecord", "read"),
     "means": ("with_error",),
+    "networks": ("Link", "NetworkRecord"),
     "page": ("write_report",),
     "tables": ("latex_table", "terminal_table"),
     "units": ("shown_accuracy", "shown_bytes", "shown_epsilon", "shown_loss", "shown_seconds", "shown_share"),

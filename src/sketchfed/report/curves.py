@@ -45,7 +45,7 @@ def _most_notable(groups: Sequence[Group]) -> list[int]:
 
     def cost(place: int) -> float:
         points = groups[place].points
-        return points[-1].uplink_bytes + points[-1].downlink_bytes if points else math.inf
+        return points[-1].total_bytes if points else math.inf
 
     front: list[int] = []
     for place in sorted(range(len(groups)), key=lambda place: (cost(place), -merit(place))):
@@ -79,7 +79,7 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def _row(group: Group, style: Style, point: Point) -> dict[str, Any]:
-    total = point.uplink_bytes + point.downlink_bytes
+    total = point.total_bytes
     row: dict[str, Any] = {"key": style.key, "run": str(group.label), "round": point.round, "several": len(group.records) > 1}
     row |= {"uplink": point.uplink_bytes, "downlink": point.downlink_bytes, "both": total}
     row |= {"up": shown_bytes(point.uplink_bytes), "down": shown_bytes(point.downlink_bytes), "total": shown_bytes(total)}
@@ -88,6 +88,9 @@ def _row(group: Group, style: Style, point: Point) -> dict[str, Any]:
         ("accuracy", point.accuracy, shown_accuracy),
         ("loss", point.loss, shown_loss),
         ("captured", point.captured, shown_share),
+        ("consensus", point.consensus, shown_loss),
+        ("farthest_accuracy", point.farthest_accuracy, shown_accuracy),
+        ("farthest_loss", point.farthest_loss, shown_loss),
         *((name, spread, shown_accuracy if "accuracy" in name else shown_loss) for name, spread in point.on_clients.items()),
     ]
     for measure, spread, shown in measured:

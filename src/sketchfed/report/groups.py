@@ -43,9 +43,14 @@ class Point:
     epsilon: float | None
     uplink_bytes: float
     downlink_bytes: float
+    total_bytes: float
+    consensus: Spread | None
+    """How far nodes without a server are apart. None where they are equal, too: the axis is logarithmic."""
+    farthest_accuracy: Spread | None
+    farthest_loss: Spread | None
 
     def measured(self, measure: str) -> Spread | None:
-        """The accuracy, the loss, the captured energy, or one of `on_clients`."""
+        """The accuracy, the loss, the captured energy, what nodes measured, or one of `on_clients`."""
         return self.on_clients.get(measure) if measure.startswith("clients_") else getattr(self, measure)
 
 
@@ -63,6 +68,11 @@ class Group:
     @property
     def finished(self) -> bool:
         return all(record.summary.finished for record in self.records)
+
+    @property
+    def served(self) -> bool:
+        """Whether the runs have a server. Without one, nodes of a graph speak to each other."""
+        return self.first.apart is None and self.first.network is None
 
     @property
     def note(self) -> str:
@@ -149,7 +159,7 @@ def _brief(value: object) -> str:
 
 
 def _point(lines: Sequence[Round]) -> Point:
-    count = len(lines)
+    count, apart = len(lines), [line.apart for line in lines if line.apart is not None]
     return Point(
         round=lines[0].round,
         accuracy=Spread.of(line.accuracy for line in lines),
@@ -159,6 +169,10 @@ def _point(lines: Sequence[Round]) -> Point:
         epsilon=max((line.epsilon for line in lines if line.epsilon is not None), default=None),
         uplink_bytes=sum(line.uplink_bytes for line in lines) / count,
         downlink_bytes=sum(line.downlink_bytes for line in lines) / count,
+        total_bytes=sum(line.total_bytes for line in lines) / count,
+        consensus=Spread.of((each.consensus or None) for each in apart),
+        farthest_accuracy=Spread.of(each.farthest_accuracy for each in apart),
+        farthest_loss=Spread.of(each.farthest_loss for each in apart),
     )
 
 

@@ -21,6 +21,7 @@ from sketchfed.report.checks import (
     shown,
     whole,
 )
+from sketchfed.report.networks import GRAPH, NetworkRecord, network_record
 
 _ON_CLIENTS, _SCORED = "clients_", "clients_scored"
 
@@ -32,6 +33,25 @@ class ClientFigures:
     mean: float
     worst: float
     spread: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFigures:
+    """How far nodes without a server are apart after a round, and what passed between them since the start."""
+
+    consensus: float | None
+    """The root mean square distance of the nodes' models from their mean."""
+    farthest_accuracy: float | None
+    """The accuracy of the node whose model is farthest from the mean."""
+    farthest_loss: float | None
+    node_bytes: int
+    """What the node sent that sent the most."""
+    edge_bytes: int
+    """What passed over the link that carried the most, in both directions."""
+    lost: int
+    """Messages that did not arrive in time."""
+    refused: int
+    """Messages that could not be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +75,13 @@ class Round:
     """How many clients were evaluated on their own data."""
     on_clients: Mapping[str, ClientFigures] = field(default_factory=dict)
     """What they measured, by metric."""
+    apart: NodeFigures | None = None
+    """What is known of a run without a server. `uplink_bytes` is then what nodes sent, and `downlink_bytes` what arrived."""
 
     @property
     def total_bytes(self) -> int:
-        """Both directions, all clients."""
-        return self.uplink_bytes + self.downlink_bytes
+        """Both directions, all clients. Without a server, what nodes sent: what arrived are the same messages."""
+        return self.uplink_bytes + (self.downlink_bytes if self.apart is None else 0)
 
     @property
     def evaluated(self) -> bool:
@@ -94,6 +116,8 @@ class RunRecord:
     config: Mapping[str, Any]
     metrics: tuple[Round, ...]
     summary: Summary
+    network: NetworkRecord | None = None
+    """The graph of a run without a server."""
 
     @property
     def seed(self) -> object:
@@ -111,6 +135,20 @@ class RunRecord:
     @property
     def downlink_bytes(self) -> int:
         return self.metrics[-1].downlink_bytes if self.metrics else 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.metrics[-1].total_bytes if self.metrics else 0
+
+    @property
+    def apart(self) -> NodeFigures | None:
+        """What is known after the last round of a run without a server. None if there is a server."""
+        return self.metrics[-1].apart if self.metrics else None
+
+    @cached_property
+    def last_apart(self) -> NodeFigures | None:
+        """The same after the last round that was scored."""
+        return next((line.apart for line in reversed(self.metrics) if line.apart is not None and line.evaluated), None)
 
     @property
     def seconds(self) -> float:
@@ -173,12 +211,15 @@ def read(folder: Path) -> RunRecord:
         config = tomllib.loads(config_text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{folder / 'config.toml'} is not TOML: {error}. {REMEDY}") from None
+    summary = _summary(folder / "summary.json")
+    graph = folder / GRAPH
     return RunRecord(
         folder=folder,
         config_text=config_text,
         config=config,
         metrics=_metrics(folder / "metrics.jsonl"),
-        summary=_summary(folder / "summary.json"),
+        summary=summary,
+        network=network_record(_text(graph), str(graph), nodes=summary.clients) if graph.exists() else None,
     )
 
 
@@ -253,10 +294,26 @@ def _append(rounds: list[Round], line: bytes, where: str) -> None:
         seconds=number(values, "seconds", where, least=0.0),
         clients_scored=None if values.get(_SCORED) is None else whole(values, _SCORED, where),
         on_clients=_on_clients(values, where),
+        apart=_apart(values, where),
     )
     if rounds:
         _check_follows(this, rounds[-1], where)
     rounds.append(this)
+
+
+def _apart(values: Mapping[str, Any], where: str) -> NodeFigures | None:
+    """What a run without a server measured. Its lines have a key 'consensus'."""
+    if "consensus" not in values:
+        return None
+    return NodeFigures(
+        consensus=number_or_null(values, "consensus", where, least=0.0),
+        farthest_accuracy=number_or_null(values, "farthest_accuracy", where, least=0.0, most=1.0),
+        farthest_loss=number_or_null(values, "farthest_loss", where),
+        node_bytes=whole(values, "node_bytes", where),
+        edge_bytes=whole(values, "edge_bytes", where),
+        lost=whole(values, "lost", where),
+        refused=whole(values, "refused", where),
+    )
 
 
 def _on_clients(values: Mapping[str, Any], where: str) -> dict[str, ClientFigures]:

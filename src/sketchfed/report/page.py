@@ -34,6 +34,7 @@ def _page(records: Sequence[RunRecord]) -> str:
         f'<p class="setting">{escape(comparison.setting)}</p>',
         sections.headline(groups),
         sections.charts(groups, looks, drawn),
+        sections.networks(groups, looks),
         sections.comparison(comparison, looks),
         sections.clients(groups, looks),
         sections.targets(groups, looks),

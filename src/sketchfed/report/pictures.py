@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -21,12 +22,18 @@ _TITLES = {
     "loss": "held-out loss",
     "epsilon": "privacy spent, ε",
     "captured": "captured energy",
+    "consensus": "consensus error",
+    "farthest_accuracy": "accuracy of the farthest node",
+    "farthest_loss": "held-out loss of the farthest node",
     "clients_accuracy": "mean accuracy on clients",
     "clients_accuracy_worst": "accuracy on the worst tenth",
     "clients_loss": "mean loss on clients",
     "clients_loss_worst": "loss on the worst tenth",
 }
-_MEASURED = ("accuracy", "loss", "captured", *(name for name in _TITLES if name.startswith("clients_")))
+_MEASURED = tuple(name for name in _TITLES if name != "epsilon")
+_APART = """Runs without a server: the root mean square distance of the nodes' models from their mean. Rounds in which all
+models are equal are left out, as the axis is logarithmic."""
+_FARTHEST = "Runs without a server: the node whose model is farthest from the mean of all models."
 _CLIENTS = "Of all clients, each on its own data. Each client counts the same."
 
 
@@ -49,9 +56,16 @@ def pictures(groups: Sequence[Group], looks: Sequence[Style]) -> list[ReportChar
     if not shown:
         return []
     private = any(point.epsilon is not None for point in points)
-    drawing = _Drawing(looks, _byte_ticks(groups), private=private, adaptive=bool(measured["captured"]))
+    served = any(group.served for group in groups)
+    drawing = _Drawing(looks, _byte_ticks(groups), private=private, adaptive=bool(measured["captured"]), served=served)
     made = [drawing.against_bytes(shown[0], measured[shown[0]])]
     made += [drawing.against_rounds(measure, measured[measure]) for measure in shown]
+    lagging = "farthest_accuracy" if measured["farthest_accuracy"] else "farthest_loss"
+    if measured[lagging]:
+        made.append(replace(drawing.against_rounds(lagging, measured[lagging]), note=_FARTHEST))
+    if measured["consensus"]:
+        against = (drawing.against_rounds, partial(drawing.against_bytes, height=260))
+        made += [replace(draw("consensus", measured["consensus"]), note=_APART) for draw in against]
     own = "clients_accuracy" if measured["clients_accuracy"] else "clients_loss"
     if len({point.round for point in points if point.measured(own)}) > 1:
         made += [
@@ -71,8 +85,10 @@ class _Drawing:
     byte_ticks: Sequence[float]
     private: bool
     adaptive: bool
+    served: bool
+    """Whether any of the runs has a server."""
 
-    def against_bytes(self, measure: str, spreads: Sequence[Spread]) -> ReportChart:
+    def against_bytes(self, measure: str, spreads: Sequence[Spread], *, height: int = 420) -> ReportChart:
         """The main picture; the page sets `direction`, which bytes, and `closeup`, which cuts off where all runs are bad."""
         axis = alt.Axis(
             labelExpr=_BYTE_LABEL, values=list(self.byte_ticks), labelOverlap=True, labelSeparation=8, titlePadding=8
@@ -82,7 +98,7 @@ class _Drawing:
         )
         base = self._base(measure).transform_calculate(bytes="datum[direction]").transform_filter("datum.bytes > 0")
         chart = self._chart(base, x, measure, spreads).add_params(alt.param(name="direction", value="both"))
-        return self._picture(chart, measure, "bytes", height=420)
+        return self._picture(chart, measure, "bytes", height=height)
 
     def against_rounds(self, measure: str, spreads: Sequence[Spread] = ()) -> ReportChart:
         x = alt.X(
@@ -134,8 +150,9 @@ class _Drawing:
 
     def _tooltip(self, measure: str) -> Any:
         """A table for the point that is nearest. Written out, as Vega-Lite 6.4 looks for text in the wrong place there."""
+        moved = {"up": "up", "down": "down", "total": "total"} if self.served else {"sent": "total", "arrived": "down"}
         shown = {} if measure in ("epsilon", "captured") else {_TITLES[measure]: f"shown_{measure}"}
-        rows = {"run": "run", "round": "round"} | shown | {"up": "up", "down": "down", "total": "total"}
+        rows = {"run": "run", "round": "round"} | shown | moved
         rows |= {"ε": "shown_epsilon"} if self.private else {}
         rows |= {"captured": f"shown_captured || '{NOTHING}'"} if self.adaptive else {}
         cells = (f"{json.dumps(title, ensure_ascii=False)}: (datum.datum || datum).{field}" for title, field in rows.items())
@@ -151,7 +168,7 @@ def _faded(strong: float, weak: float) -> Any:
 def _byte_ticks(groups: Sequence[Group]) -> list[float]:
     """Round numbers of bytes, few enough to label them all, over the range of any one direction too."""
     points = [point for group in groups for point in group.points]
-    totals = [total for point in points if (total := point.uplink_bytes + point.downlink_bytes)]
+    totals = [total for point in points if (total := point.total_bytes)]
     if not totals:
         return []
     least = min(size for point in points for size in (point.uplink_bytes, point.downlink_bytes) if size)
@@ -166,7 +183,7 @@ def _scale(measure: str, spreads: Sequence[Spread]) -> Any:
     if not spreads:
         return alt.Scale(zero=True)
     low, high = min(spread.low for spread in spreads), max(spread.high for spread in spreads)
-    if "loss" in measure:
+    if "loss" in measure or measure == "consensus":
         return alt.Scale(type="log" if low > 0 else "linear", nice=False, zero=False, padding=6)
     if measure == "captured":
         return alt.Scale(domainMin=0, domainMax=min(1.05 * high, 1.01) or 1, nice=False)

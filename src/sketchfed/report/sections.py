@@ -6,13 +6,18 @@ from html import escape
 
 from sketchfed.report.curves import Style
 from sketchfed.report.document import listed
+from sketchfed.report.drawing import is_grid, picture, title
 from sketchfed.report.groups import Group
 from sketchfed.report.loading import RunRecord
+from sketchfed.report.networks import NetworkRecord
 from sketchfed.report.on_clients import on_clients
 from sketchfed.report.pictures import ReportChart
 from sketchfed.report.tables import BYTES_MEASURED, NOTHING, Comparison, html_table, latex_table
 from sketchfed.report.targets import Arrival, arrival, choose_targets
 from sketchfed.report.units import shown_bytes
+
+MOST_DRAWN = 12
+"""How many graphs a page has."""
 
 
 def headline(groups: Sequence[Group]) -> str:
@@ -24,8 +29,9 @@ def headline(groups: Sequence[Group]) -> str:
             if most < 1.05 * least or not least:
                 return ""
             few, many = f"<strong>{escape(thrifty)}</strong> sent {shown_bytes(least)}", f"<strong>{escape(lavish)}</strong>"
+            counted = "in both directions together" if all(group.served for group in groups) else "in all"
             return (
-                f'<p class="headline">To reach {target}, {few} in both directions together and {many} '
+                f'<p class="headline">To reach {target}, {few} {counted} and {many} '
                 f"{shown_bytes(most)}, {most / least:.3g} times as much.</p>"
             )
     return ""
@@ -55,11 +61,10 @@ def _legend(groups: Sequence[Group], looks: Sequence[Style]) -> str:
     return f'<div class="legend" role="group" aria-label="Runs: press to highlight in all charts">\n{coloured}\n{more}</div>'
 
 
-_CONTROLS = """<div class="controls" role="group" aria-label="What the chart shows">
-<label><input type="radio" name="direction" data-signal="direction" value="both" checked>up and down</label>
+_DIRECTIONS = """<label><input type="radio" name="direction" data-signal="direction" value="both" checked>up and down</label>
 <label><input type="radio" name="direction" data-signal="direction" value="uplink">up only</label>
 <label><input type="radio" name="direction" data-signal="direction" value="downlink">down only</label>
-{closeup}</div>"""
+"""
 _CLOSEUP = '<label><input type="checkbox" data-signal="closeup">close-up of the top</label>\n'
 
 
@@ -77,7 +82,7 @@ def charts(groups: Sequence[Group], looks: Sequence[Style], drawn: Sequence[Repo
 {_legend(groups, looks)}
 <figure>
 <h2>{escape(main.title)}</h2>
-{_CONTROLS.format(closeup=_CLOSEUP if main.measure == "accuracy" else "")}
+{_controls(main, directed=any(group.served for group in groups))}
 {_frame(main, "chart main")}
 <figcaption>{BYTES_MEASURED}{band}{absent}</figcaption>
 </figure>
@@ -88,6 +93,12 @@ def charts(groups: Sequence[Group], looks: Sequence[Style], drawn: Sequence[Repo
 </section>"""
 
 
+def _controls(main: ReportChart, *, directed: bool) -> str:
+    """What a reader may change. Without a server there is no up and no down."""
+    made = (_DIRECTIONS if directed else "") + (_CLOSEUP if main.measure == "accuracy" else "")
+    return f'<div class="controls" role="group" aria-label="What the chart shows">\n{made}</div>' if made else ""
+
+
 def _caption(picture: ReportChart) -> str:
     return f"<figcaption>{escape(picture.note)}</figcaption>" if picture.note else ""
 
@@ -96,16 +107,20 @@ def _frame(picture: ReportChart, kind: str = "chart") -> str:
     return f'<div class="{kind}" id="{picture.name}"></div>'
 
 
+_EACH_CLIENT = """“up/client” and “down/client” are the bytes of one client that takes part in one round,
+on average: all bytes divided by how often a client took part."""
+
+
 def comparison(compared: Comparison, looks: Sequence[Style]) -> str:
     several = any(len(group.records) > 1 for group in compared.groups)
     ranges = " Of several seeds: the mean, and below it the least and the most." if several else ""
-    captured = "".join(f" {escape(text)}" for text in compared.captured)
+    more = "".join(f" {escape(text)}" for text in (*compared.serverless, *compared.captured))
+    each = f" {_EACH_CLIENT}" if any(group.served for group in compared.groups) else ""
     return f"""<h2 id="comparison">Comparison</h2>
 <div class="scroll" role="region" tabindex="0" aria-labelledby="comparison">
 {html_table(compared, [_swatch(style) for style in looks])}
 </div>
-<p class="note">{BYTES_MEASURED} “up/client” and “down/client” are the bytes of one client that takes part in one round,
-on average: all bytes divided by how often a client took part.{ranges}{captured}</p>
+<p class="note">{BYTES_MEASURED}{each}{ranges}{more}</p>
 {_claims(compared)}"""
 
 
@@ -116,6 +131,37 @@ def _claims(compared: Comparison) -> str:
     said = "<br>\n".join(map(escape, compared.claims))
     return f"""<p class="note">{said}<br>
 ε is the most that any client has spent by noise that was really added; other runs, made on the same data, add to it.</p>"""
+
+
+def networks(groups: Sequence[Group], looks: Sequence[Style]) -> str:
+    """The graphs of runs without a server. Of several seeds, the first one's."""
+    drawn = [(group, style, group.first.network) for group, style in zip(groups, looks, strict=True)]
+    known = [(group, style, network) for group, style, network in drawn if network is not None]
+    if not known:
+        return ""
+    figures = "\n".join(_network(group, style, network) for group, style, network in known[:MOST_DRAWN])
+    left = len(known) - MOST_DRAWN
+    more = f'<p class="note">{left:,} more graphs are not drawn. Make a report on these runs alone.</p>' if left > 0 else ""
+    return f"""<h2>Bytes on the graph</h2>
+<div class="graphs">
+{figures}
+</div>{more}
+<p class="note">Width and colour show what passed over an edge since the start, in both directions. Point at an edge or a node
+to read its bytes.</p>"""
+
+
+def _network(group: Group, style: Style, network: NetworkRecord) -> str:
+    seed = f" Of {len(group.records)} seeds, the first." if len(group.records) > 1 else ""
+    wraps = " Edges that leave the grid on one side come back on the opposite side." if is_grid(network) else ""
+    anew = (
+        f" The graph was drawn anew every {network.redraw:,} rounds. The picture has all edges that carried bytes; diameter "
+        "and spectral gap are those of the first round."
+        if network.redraw
+        else ""
+    )
+    return f"""<figure><h3>{_swatch(style)} {escape(group.label)}</h3>
+{picture(network)}
+<figcaption>{escape(title(network))}; after round {network.round:,}.{wraps}{anew}{seed}</figcaption></figure>"""
 
 
 def clients(groups: Sequence[Group], looks: Sequence[Style]) -> str:
@@ -134,7 +180,7 @@ def targets(groups: Sequence[Group], looks: Sequence[Style]) -> str:
     ]
     body = "".join(
         f'<tr><th scope="row">{_swatch(style)}{escape(group.label)}</th>'
-        + "".join(_arrival(one, best) for one, best in zip(row, least, strict=True))
+        + "".join(_arrival(one, best, directed=group.served) for one, best in zip(row, least, strict=True))
         + "</tr>\n"
         for group, style, row in zip(groups, looks, found, strict=True)
     )
@@ -146,18 +192,30 @@ def targets(groups: Sequence[Group], looks: Sequence[Style]) -> str:
 {body}</tbody>
 </table>
 </div>
-<p class="note">Both directions together until the first evaluated round at the target.
+<p class="note">{_counted(groups)} until the first evaluated round at the target.
 In bold: the fewest, where all seeds got there.</p>"""
 
 
-def _arrival(found: Arrival | None, least: float | None) -> str:
+def _counted(groups: Sequence[Group]) -> str:
+    served = [group.served for group in groups]
+    return (
+        "Both directions together"
+        if all(served)
+        else "Both directions together, or without a server all messages, each counted once,"
+        if any(served)
+        else "All messages, each counted once,"
+    )
+
+
+def _arrival(found: Arrival | None, least: float | None, *, directed: bool) -> str:
     if found is None:
         return f'<td class="number">{NOTHING}</td>'
     some = "" if found.all_there else f", {found.reached} of {found.runs} runs"
     best = " best" if found.all_there and found.total_bytes == least else ""
+    up, down = shown_bytes(found.uplink_bytes), shown_bytes(found.downlink_bytes)
+    directions = f"<small>↑ {up} ↓ {down}</small>" if directed else ""
     return (
-        f'<td class="number{best}">{shown_bytes(found.total_bytes)}'
-        f"<small>↑ {shown_bytes(found.uplink_bytes)} ↓ {shown_bytes(found.downlink_bytes)}</small>"
+        f'<td class="number{best}">{shown_bytes(found.total_bytes)}{directions}'
         f"<small>round {found.round:.0f}{some}</small></td>"
     )
 

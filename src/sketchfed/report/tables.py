@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -13,19 +14,29 @@ from sketchfed.errors import InputError
 from sketchfed.report.files import write_whole
 from sketchfed.report.groups import Group, Spread, group_seeds
 from sketchfed.report.latex import booktabs
-from sketchfed.report.loading import RunRecord
+from sketchfed.report.loading import NodeFigures, RunRecord
 from sketchfed.report.on_clients import figure_on_clients
 from sketchfed.report.units import shown_accuracy, shown_bytes, shown_epsilon, shown_loss, shown_seconds, shown_share
 
 NOTHING = "—"
 WIDE = 110
 WIDEST = 140
-_ONLY_WHEN_WIDE = ("best", "up/client", "down/client", "captured")
+_ONLY_WHEN_WIDE = ("best", "up/client", "down/client", "per node", "per edge", "captured")
+_ONLY_WITH_A_SERVER_OR_WIDE = ("rounds", "time")
 _ONLY_WHEN_WIDEST = ("on clients", "worst tenth")
 BYTES_MEASURED = "Bytes were counted at the serializer, headers included; both directions; total over all clients."
 CAPTURED_MEASURED = (
     "Captured is the share of the gradient's energy that a round's packets carry; measured on training data without noise, it "
     "is for the operator of a simulation, not for publication under a privacy claim."
+)
+SERVERLESS_MEASURED = (
+    "Without a server, accuracy is that of the mean of the nodes' models, and farthest is that of the node whose model is "
+    "farthest from the mean."
+)
+SERVERLESS_BYTES = (
+    "The total then counts each message once, whether or not it arrived. “per node” is what the node sent that sent the most, "
+    "and “per edge” what passed over the edge that carried the most, in both directions. Consensus is the root mean square "
+    "distance of the models from their mean."
 )
 
 
@@ -73,6 +84,11 @@ class Comparison:
         """What has to be said of a column of captured energy; nothing if there is none."""
         return [f"{CAPTURED_MEASURED} In the table: the mean over its rounds."] if _CAPTURED in self.columns else []
 
+    @property
+    def serverless(self) -> list[str]:
+        """What has to be said of runs without a server; nothing if there are none."""
+        return [] if all(group.served for group in self.groups) else [SERVERLESS_MEASURED, SERVERLESS_BYTES]
+
     def cells(self) -> list[list[Cell]]:
         return [[column.cell(group) or Cell(NOTHING) for column in self.columns] for group in self.groups]
 
@@ -85,6 +101,8 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
     shared = [column for column in _SETTINGS if len({str(column.cell(group)) for group in groups}) == 1]
     apart = [column for column in _SETTINGS if column not in shared]
     results = [column for column in _RESULTS if any(column.cell(group) for group in groups)]
+    if all(group.served for group in groups):
+        results = [column for column in results if column is not _TOTAL]
     if all(group.spread(lambda record: record.final_accuracy) for group in groups if any(point.loss for point in group.points)):
         results = [column for column in results if "loss" not in column.heading]
     setting = " · ".join(column.phrase.format(column.cell(groups[0])) for column in shared)
@@ -96,13 +114,14 @@ def terminal_table(records: Sequence[RunRecord], *, width: int = 80, titled: boo
     comparison = compare(records)
     table = Table(box=SIMPLE_HEAD, title=Text(comparison.setting) if titled else None, title_justify="left")
     left_out = (*(_ONLY_WHEN_WIDE if width < WIDE else ()), *(_ONLY_WHEN_WIDEST if width < WIDEST else ()))
+    left_out += _ONLY_WITH_A_SERVER_OR_WIDE if comparison.serverless and width < WIDE else ()
     shown = [place for place, column in enumerate(comparison.columns) if column.heading not in left_out]
     for place in shown:
         column = comparison.columns[place]
         table.add_column(column.heading, justify="right" if column.numeric else "left", no_wrap=column.numeric)
     for cells in comparison.cells():
         table.add_row(*(Text("\n".join(filter(None, (cells[place].text, cells[place].detail)))) for place in shown))
-    if said := [*comparison.claims, *(comparison.captured if width >= WIDE else [])]:
+    if said := [*comparison.claims, *comparison.serverless[:1], *(comparison.captured if width >= WIDE else [])]:
         table.caption, table.caption_justify = Text("\n".join(said)), "left"
     return table
 
@@ -113,7 +132,7 @@ def latex_table(records: Sequence[RunRecord]) -> str:
     caption = f"{comparison.setting}. {BYTES_MEASURED}"
     if any(len(group.records) > 1 for group in comparison.groups):
         caption += " Of several seeds: mean, and least to most in parentheses."
-    caption = " ".join([caption, *comparison.claims, *comparison.captured])
+    caption = " ".join([caption, *comparison.serverless, *comparison.claims, *comparison.captured])
     return booktabs(
         headings=[column.heading for column in comparison.columns],
         rows=[[str(cell) for cell in cells] for cells in comparison.cells()],
@@ -163,14 +182,45 @@ def _mean(spread: Spread | None, shown: Callable[[float], str]) -> Cell | None:
 
 
 def _moved(of: Callable[[RunRecord], int]) -> Callable[[Group], Cell | None]:
-    """Bytes of a whole run."""
+    """Bytes of a whole run with a server."""
+    return _only(lambda group: group.served, _sum(of))
+
+
+def _sum(of: Callable[[RunRecord], int]) -> Callable[[Group], Cell | None]:
     return lambda group: _mean(group.spread(lambda record: of(record) if record.metrics else None), shown_bytes)
+
+
+def _only(applies: Callable[[Group], bool], cell: Callable[[Group], Cell | None]) -> Callable[[Group], Cell | None]:
+    """A cell that is empty for all other groups."""
+    return lambda group: cell(group) if applies(group) else None
+
+
+def _apart(of: Callable[[NodeFigures], float | None], shown: Callable[[float], str]) -> Callable[[Group], Cell | None]:
+    """What nodes without a server measured after the last round."""
+    return lambda group: _ranged(group, lambda record: None if record.apart is None else of(record.apart), shown)
+
+
+def _farthest(group: Group) -> Cell | None:
+    """The accuracy of the node that is farthest from the mean, or else its loss."""
+    for name, shown in (("farthest_accuracy", shown_accuracy), ("farthest_loss", shown_loss)):
+        of = partial(_last_apart, name)
+        if cell := _ranged(group, of, shown):
+            return cell
+    return None
+
+
+def _last_apart(name: str, record: RunRecord) -> float | None:
+    found = record.last_apart
+    return None if found is None else getattr(found, name)
 
 
 def _each(of: Callable[[RunRecord], int]) -> Callable[[Group], Cell | None]:
     """Bytes of one client in one round, on average: all bytes over how often a client took part."""
-    return lambda group: _mean(
-        group.spread(lambda record: of(record) / record.participations if record.participations else None), shown_bytes
+    return _only(
+        lambda group: group.served,
+        lambda group: _mean(
+            group.spread(lambda record: of(record) / record.participations if record.participations else None), shown_bytes
+        ),
     )
 
 
@@ -204,6 +254,7 @@ _CAPTURED = Column(
     "Share of the gradient's energy that the packets carry, mean over the rounds that were scored",
     lambda group: _ranged(group, lambda record: record.mean_captured, shown_share),
 )
+_TOTAL = Column("total", "All messages together, each counted once", _sum(lambda record: record.total_bytes))
 _RESULTS = (
     Column(
         "accuracy", "When last evaluated", lambda group: _ranged(group, lambda record: record.final_accuracy, shown_accuracy)
@@ -213,6 +264,8 @@ _RESULTS = (
         "loss", "Held-out loss when last evaluated", lambda group: _ranged(group, lambda record: record.final_loss, shown_loss)
     ),
     Column("least loss", "Best held-out loss", lambda group: _ranged(group, lambda record: record.best_loss, shown_loss)),
+    Column("farthest", "Of the node whose model is farthest from the mean, when last evaluated", _farthest),
+    Column("consensus", "Distance of the nodes' models from their mean", _apart(lambda apart: apart.consensus, shown_loss)),
     Column("on clients", "On each client's own data, mean over clients", lambda group: _on_clients(group, "mean")),
     Column("worst tenth", "On each client's own data, mean over the worst tenth", lambda group: _on_clients(group, "worst")),
     Column("rounds", "Last round", lambda group: _ranged(group, lambda record: record.rounds, "{:,.0f}".format)),
@@ -220,6 +273,9 @@ _RESULTS = (
     Column("down", "From the server to all clients, in all", _moved(lambda record: record.downlink_bytes)),
     Column("up/client", "Up, for one client that takes part in one round", _each(lambda record: record.uplink_bytes)),
     Column("down/client", "Down, for one client that takes part in one round", _each(lambda record: record.downlink_bytes)),
+    _TOTAL,
+    Column("per node", "Sent by the node that sent the most", _apart(lambda apart: apart.node_bytes, shown_bytes)),
+    Column("per edge", "Both directions of the edge with the most", _apart(lambda apart: apart.edge_bytes, shown_bytes)),
     Column("ε", "Privacy spent, rounded up", _epsilon),
     _CAPTURED,
     Column(

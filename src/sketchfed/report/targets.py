@@ -34,12 +34,9 @@ class Arrival:
     round: float
     uplink_bytes: float
     downlink_bytes: float
+    total_bytes: float
     reached: int
     runs: int
-
-    @property
-    def total_bytes(self) -> float:
-        return self.uplink_bytes + self.downlink_bytes
 
     @property
     def all_there(self) -> bool:
@@ -55,6 +52,7 @@ def arrival(group: Group, target: ScoreTarget) -> Arrival | None:
         round=sum(line.round for line in there) / len(there),
         uplink_bytes=sum(line.uplink_bytes for line in there) / len(there),
         downlink_bytes=sum(line.downlink_bytes for line in there) / len(there),
+        total_bytes=sum(line.total_bytes for line in there) / len(there),
         reached=len(there),
         runs=len(group.records),
     )

@@ -13,6 +13,7 @@ from sketchfed.rounds.engine import Requests
 from sketchfed.rounds.kept import KeptExamples
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.secure_clients import SecureClients
+from sketchfed.secure import Identity
 from sketchfed.training import ClientMemory, Examples, Judged
 
 log = logging.getLogger("sketchfed")
@@ -35,8 +36,11 @@ class LocalEngine:
         start: Replica | None,
         workers: int,
         judged: Callable[[int], Judged] | None = None,
+        identities: Callable[[int], Identity] | None = None,
     ) -> None:
-        """`judged` gives the data on which a client is evaluated."""
+        """`judged` gives the data on which a client is evaluated, and `identities` its long-term key for secure sums. By
+        default, these keys are drawn here.
+        """
         self.clients = clients
         self.complaints: dict[int, str] = {}
         self.agreed = participant.agreed
@@ -53,7 +57,7 @@ class LocalEngine:
         self._pool = ThreadPoolExecutor(
             1 if participant.trainer.sequential else workers, "client", initializer=torch.set_num_threads, initargs=(1,)
         )
-        self._secure = SecureClients(participant, self._examples, clients=clients, pool=self._pool)
+        self._secure = SecureClients(participant, self._examples, clients=clients, pool=self._pool, identities=identities)
 
     def ask(self, requests: Mapping[int, bytes], stage: str = "train") -> dict[int, bytes]:
         self.complaints = {}
@@ -92,6 +96,11 @@ class LocalEngine:
         self._pending.pop(client, None)
         if memory or client in self.memories:
             self._pending[client] = index, memory
+
+    def take_pending(self) -> dict[int, tuple[int, ClientMemory]]:
+        """Return the new memories that no acknowledgement made valid yet, each with its round, and forget them."""
+        pending, self._pending = self._pending, {}
+        return pending
 
     def acknowledge(self, rounds: Mapping[int, int]) -> None:
         for client, index in rounds.items():  # others may have answered a request of which the server has not seen the answer
@@ -135,6 +144,7 @@ class LocalEngine:
         changed, self.changed = self.changed, set()
         return self.memories, changed
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
+        """Release the threads. With `wait`, clients that are at work finish it first."""
         self.replica = None
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=wait, cancel_futures=True)

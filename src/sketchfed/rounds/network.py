@@ -1,7 +1,6 @@
 """The rounds of a run without a server: nodes of a graph that speak to their neighbours only."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -14,13 +13,13 @@ from sketchfed.kernels.finite import all_finite
 from sketchfed.protection import Protection
 from sketchfed.rounds.engine import Engine
 from sketchfed.rounds.peers import Pair, PeerRound
+from sketchfed.rounds.peers.saved import everywhere, once
 from sketchfed.rounds.recorder import Exchange, OnExchange
 from sketchfed.rounds.server import Server
 from sketchfed.rounds.tally import Answers
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, pack
 
-_SHARED = "shared"
 RECEIVER = "receiver"
 """The kind of packet that names, in recorded messages, to whom a node spoke."""
 
@@ -30,6 +29,7 @@ class NodeGroup(Engine, Protocol):
 
     topology: Topology
     recording: bool
+    gone: Collection[int]
 
     def round(self, index: int) -> PeerRound:
         """Run one round."""
@@ -46,14 +46,15 @@ class NodeGroup(Engine, Protocol):
     def tensors(self) -> dict[str, Tensor]:
         """What the nodes need to continue."""
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from what `tensors` returned."""
+    def restore(self, tensors: Mapping[str, Tensor], index: int) -> None:
+        """Continue after `index` rounds from what `tensors` returned."""
 
 
 class Network(Server):
     """Lets the nodes run their rounds, and counts what passes between them. It takes no part in learning.
 
-    `state` holds the mean of the nodes' models, which exists only here, to be evaluated.
+    `state` holds the mean of the nodes' models, which exists only here, to be evaluated. It is made only in rounds for
+    which it is `wanted`.
     """
 
     def __init__(
@@ -66,8 +67,11 @@ class Network(Server):
         """The node whose model is farthest from the mean."""
         self.traffic: dict[Pair, int] = {}
         """The bytes that each node sent to each neighbour since the start."""
+        self.wanted: Callable[[int], bool] = lambda number: True
+        """Whether the mean after that many rounds will be looked at."""
         self._consensus: float | None = None
         self._lost, self._steps = 0, 0
+        self._can_go_on = True
 
     def cohort(self) -> list[int]:
         """The nodes that are there in the next round."""
@@ -90,17 +94,24 @@ class Network(Server):
             "lost": self._lost,
             "refused": self.tally.refused,
             "steps": self._steps,
+            "nodes_gone": len(self.group.gone),
         }
 
     def advance(self) -> None:
         """Run one round. A node's largest possible privacy cost is written down before it says anything."""
-        chosen, index = self.cohort(), self.round
+        if not self._can_go_on:
+            raise StorageError(
+                "the last checkpoint was saved at the end of the run, when some nodes were gone, so it does not say what they "
+                "held. Start the run anew in another folder."
+            )
+        chosen, index, weights = self.cohort(), self.round, self.state.replica.weights
         if not chosen:
-            self.state = State(replica=Replica(round=index + 1, weights=self.state.replica.weights))
+            self.group.round(index)
+            self.state = State(replica=Replica(round=index + 1, weights=weights))
             return
         draw = self._intended("", chosen)
         found = self.group.round(index)
-        self._settled(draw, sorted({sender for sender, _ in found.sent} | found.worked))
+        self._settled(draw, sorted({sender for sender, _ in found.sent} | found.worked | found.unheard))
         self._count(found)
         if self._tell_exchanges is not None:
             self._record(found, index, self._tell_exchanges)
@@ -109,9 +120,11 @@ class Network(Server):
         )
         if not found.worked:
             raise self._unusable(found.failed) if found.failed else NoReplyError(f"no node took part in round {index + 1}.")
-        weights, self._consensus, self.farthest = self.group.mean()
-        if not all_finite(weights):
-            raise DivergedError(f"the mean of the models after round {index + 1} is no longer finite")
+        self._consensus = None
+        if self.wanted(index + 1):
+            weights, self._consensus, self.farthest = self.group.mean()
+            if not all_finite(weights):
+                raise DivergedError(f"the mean of the models after round {index + 1} is no longer finite")
         self.state = State(replica=Replica(round=index + 1, weights=weights))
 
     def _count(self, found: PeerRound) -> None:
@@ -122,7 +135,7 @@ class Network(Server):
         tally.replies += len(found.worked)
         tally.refused += len(found.refused)
         self._lost += found.lost
-        self._steps += found.steps
+        self._steps += len(found.spoken)
         for pair, sent in found.sent.items():
             self.traffic[pair] = self.traffic.get(pair, 0) + sent
 
@@ -135,43 +148,32 @@ class Network(Server):
         replies, reasons = self.group.judged(list(clients), self.round)
         return Answers(replies, reasons, set())
 
-    def under_way(self) -> dict[str, Tensor]:
-        """Everything that the nodes hold, and what passed so far."""
+    def under_way(self) -> dict[str, Tensor] | None:
+        """Everything that the nodes hold, and what passed so far. None if nodes are gone, since nobody knows what they held."""
+        tensors = {} if self.group.gone else self.group.tensors()
+        if self.group.gone:
+            return None
         rows = [(*pair, sent) for pair, sent in sorted(self.traffic.items())]
         counts = torch.tensor([self._lost, self._steps, self.farthest])
         named = {"traffic": torch.tensor(rows, dtype=torch.int64).reshape(-1, 3), "counts": counts}
         mine = self.state.replica.weights.data_ptr()  # before round 1, it is the very tensor that the nodes hold
-        held = {name: each.clone() if each.data_ptr() == mine else each for name, each in _once(self.group.tensors()).items()}
+        held = {name: each.clone() if each.data_ptr() == mine else each for name, each in once(tensors).items()}
         return named | {f"node.{name}": each for name, each in held.items()}
 
     def go_on(self, under_way: Mapping[str, Tensor]) -> None:
+        if not under_way:
+            self._can_go_on = False
+            return
         try:
             self.traffic = {(a, b): sent for a, b, sent in under_way["traffic"].reshape(-1, 3).tolist()}
             self._lost, self._steps, self.farthest = under_way["counts"].tolist()
             nodes = {name.removeprefix("node."): each for name, each in under_way.items() if name.startswith("node.")}
-            self.group.restore(_everywhere(nodes))
+            self.group.restore(everywhere(nodes), self.round)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise StorageError(
                 f"the checkpoint does not say what the nodes of the graph hold: {error}. It was damaged or replaced; start the "
                 "run anew in another folder."
             ) from error
-
-
-def _once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share their memory only once. `_SHARED` names the others, each with the name of the first."""
-    first: dict[tuple[int, int], str] = {}
-    shared = {name: first.setdefault((each.data_ptr(), each.numel()), name) for name, each in tensors.items() if each.numel()}
-    others = {name: source for name, source in shared.items() if name != source}
-    names = torch.frombuffer(bytearray(json.dumps(others).encode()), dtype=torch.uint8)
-    return {name: each for name, each in tensors.items() if name not in others} | {_SHARED: names}
-
-
-def _everywhere(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that `_once` was given."""
-    others = json.loads(tensors[_SHARED].numpy().tobytes())
-    if not isinstance(others, dict):
-        raise TypeError("it does not say which tensors are shared")
-    return {**tensors, **{name: tensors[source] for name, source in others.items()}}
 
 
 def _exchange(index: int, step: int, pair: Pair, message: bytes) -> Exchange:

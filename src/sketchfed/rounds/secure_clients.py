@@ -9,7 +9,6 @@ from sketchfed.algorithms import Replica
 from sketchfed.errors import SecureSumError, SketchfedError, WireError, reason
 from sketchfed.rounds.participant import Participant, parted
 from sketchfed.secure import Identity, SecureClient, request_kind, sum_of
-from sketchfed.seeds import SecretSeed
 from sketchfed.training import ClientMemory, Examples
 from sketchfed.wire import Packet, pack, unpack
 
@@ -22,15 +21,15 @@ _KEPT = 3
 class Identities(Mapping[int, Identity]):
     """The long-term keys of simulated clients. Each key is generated when it is first needed."""
 
-    def __init__(self, clients: int, secret: SecretSeed) -> None:
-        self._clients, self._secret = clients, secret
+    def __init__(self, clients: int, make: Callable[[int], Identity]) -> None:
+        self._clients, self._make = clients, make
         self._made: dict[int, Identity] = {}
 
     def __getitem__(self, client: int) -> Identity:
         if not 0 <= client < self._clients:
             raise KeyError(client)
         if client not in self._made:
-            self._made[client] = Identity.of(self._secret.child("client", client))
+            self._made[client] = self._make(client)
         return self._made[client]
 
     def __iter__(self) -> Iterator[int]:
@@ -66,9 +65,11 @@ class SecureClients:
         *,
         clients: int,
         pool: Executor,
+        identities: Callable[[int], Identity] | None = None,
     ) -> None:
+        """`identities` gives the long-term key of a client. By default, keys are drawn here."""
         secret = participant.protection.secret(0, "identities")
-        self._identities = Identities(clients, secret)
+        self._identities = Identities(clients, identities or (lambda client: Identity.of(secret.child("client", client))))
         self.directory = Directory(self._identities)
         self.complaints: dict[int, str] = {}
         self.kept: dict[int, tuple[int, ClientMemory]] = {}

@@ -113,8 +113,11 @@ class Server:
         """What this kind of server measures in a round, besides bytes and replies. Each is a column of the metrics."""
         return {}
 
-    def under_way(self) -> dict[str, Tensor]:
-        """What is between the server and its clients after a round, as named tensors. Empty if all have answered."""
+    def under_way(self) -> dict[str, Tensor] | None:
+        """What is between the server and its clients after a round, as named tensors. Empty if all have answered.
+
+        None if it is not known, so that the run could not continue from here.
+        """
         return {}
 
     def go_on(self, under_way: Mapping[str, Tensor]) -> None:

@@ -19,7 +19,7 @@ from sketchfed.storage import replace_file, storing, sync_folder
 from sketchfed.tables import read_toml
 
 CONFIG, METRICS, LOCK = "config.toml", "metrics.jsonl", ".lock"
-PRIVACY = "privacy.jsonl"
+PRIVACY, GRAPH = "privacy.jsonl", "graph.json"
 _LATER = {"captured": None}
 """Values for keys that are missing from the metrics of older runs."""
 
@@ -151,7 +151,13 @@ class RunFolder:
     def summarise(self, summary: dict[str, Any]) -> None:
         replace_file(self.path / SUMMARY, json.dumps(summary, indent=1).encode())
 
+    def keep_graph(self, described: dict[str, Any]) -> None:
+        """Write what a run without a server tells about its graph."""
+        replace_file(self.path / GRAPH, json.dumps(described, allow_nan=False).encode())
+
     def close(self) -> None:
+        if self._lock is not None and not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # worker processes of DataLoaders may hold the same file open
         for file in (self._metrics, self._lock):
             if file is not None:
                 file.close()

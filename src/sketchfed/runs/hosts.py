@@ -1,10 +1,12 @@
 """Hosts start the clients of a run: in this process, or wherever the engine named in the configuration runs them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.config import ENGINES, Config
@@ -66,6 +68,13 @@ class Host(ABC):
     @abstractmethod
     def changed_memories(self) -> tuple[dict[int, ClientMemory], set[int]]:
         """Return all memories, and the clients whose memory changed since the last call and must be saved."""
+
+    def about(self) -> dict[str, Any]:
+        """What the summary of the run says about its clients' whereabouts."""
+        return {}
+
+    def conclude(self, lines: Sequence[Mapping[str, Any]], weights: Tensor) -> None:  # noqa: B027 – most hosts tell nobody
+        """Learn the metrics of all rounds and the final weights, before the run ends."""
 
     @abstractmethod
     def close(self, error: BaseException | None = None) -> None:

@@ -18,7 +18,10 @@ from sketchfed.vectors import sharing, trainable
 
 log = logging.getLogger("sketchfed")
 
-_VERSION = 1
+_VERSION = 2
+"""Version 1 had other digests of code and objects, which depended on addresses and left out what some objects hold."""
+_OF_OBJECT = 32
+"""The number of digits of these digests. Those of tensors are shorter, and have never changed."""
 _SHOWN = 5
 _CODE = {
     "loss": "loss",
@@ -84,10 +87,10 @@ def check_identity(folder: Path, workload: FederatedProblem, *, data_name: str |
         )
         return
     with naming_writer(folder):
-        differences = _differences(path, identity(workload), data_name)
-    if differences:
+        found = _differences(path, identity(workload), data_name)
+    if found:
         raise InputError(
-            f"the run in {folder} {' It also '.join(differences)} Resume it with its original loss, data and model, or start a "
+            f"the run in {folder} {' It also '.join(found)} Resume it with its original loss, data and model, or start a "
             "new run in another folder."
         )
 
@@ -95,9 +98,7 @@ def check_identity(folder: Path, workload: FederatedProblem, *, data_name: str |
 def _differences(path: Path, now: dict[str, Any], data_name: str | None) -> list[str]:
     """The differences between the saved identity of a run and the current one, in words."""
     try:
-        begun = json.loads(path.read_bytes())
-        differences = [*_code_differs(begun, now), *_model_differs(begun["model"], now["model"])]
-        return differences + _data_differs(begun["data"], now["data"], data_name)
+        return differences(json.loads(path.read_bytes()), now, data_name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(
             f"{path} is damaged, so loss, data and model cannot be compared with those at the start of the run. Restore the "
@@ -105,13 +106,33 @@ def _differences(path: Path, now: dict[str, Any], data_name: str | None) -> list
         ) from error
 
 
-def _code_differs(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    compared = "name" if begun["python"] != now["python"] else "code"
+def differences(begun: dict[str, Any], now: dict[str, Any], data_name: str | None) -> list[str]:
+    """The differences between two identities, in words. Raises KeyError, TypeError and the like if one is damaged."""
+    old = begun["version"] < _VERSION
+    found = [*_code_differs(begun, now, old=old), *_model_differs(begun["model"], now["model"])]
+    return found + _data_differs(_comparable(begun["data"], now["data"], old=old), now["data"], data_name)
+
+
+def _comparable(was: dict[str, Any], now: dict[str, Any], *, old: bool) -> dict[str, Any]:
+    """The saved digests of data. If they are old digests of objects, the current ones, because they cannot be compared."""
+    if not old or not any(len(digest or "") == _OF_OBJECT for digest in was["clients"]):
+        return was
+    log.warning(
+        "the run was started by an earlier version, whose digests of data differ from those of this one, so the number of "
+        "clients is compared, and not their examples."
+    )
+    same = now["clients"] if len(was["clients"]) == len(now["clients"]) else was["clients"]
+    return was | {name: now[name] for name in ("test", "client_test") if name in now} | {"clients": same}
+
+
+def _code_differs(begun: dict[str, Any], now: dict[str, Any], *, old: bool) -> list[str]:
+    compared = "name" if old or begun["python"] != now["python"] else "code"
     if compared == "name":
         log.warning(
-            "the run was started with Python %s, but this is Python %s, so the %s compared by name only.",
-            begun["python"],
-            now["python"],
+            "the run was started %s, so the %s compared by name only.",
+            f"with Python {begun['python']}, but this is Python {now['python']}"
+            if begun["python"] != now["python"]
+            else "by an earlier version, which had other digests of code",
             "loss is" if "loss" in now else "functions for training and evaluation are",
         )
     said = []

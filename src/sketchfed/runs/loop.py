@@ -4,17 +4,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
-from platform import python_version
 from typing import Any, cast
 
 from torch import Tensor
 
 from sketchfed import vectors
-from sketchfed.algorithms import Replica, State
-from sketchfed.algorithms.forms import seen
+from sketchfed.algorithms import State
 from sketchfed.config import GIVEN, Config
 from sketchfed.errors import DivergedError, InputError
 from sketchfed.kernels.pages import used_again
@@ -30,13 +26,15 @@ from sketchfed.runs.folder import RunFolder
 from sketchfed.runs.hosts import Host, make_host
 from sketchfed.runs.identity import check_identity, keep_identity
 from sketchfed.runs.on_clients import OnClients
+from sketchfed.runs.on_graph import FARTHEST, described, farthest
 from sketchfed.runs.problem import FederatedProblem, try_single_example
 from sketchfed.runs.result import Run
+from sketchfed.runs.taking_part import shared_replica, taking_part
+from sketchfed.runs.versions import installed
 from sketchfed.runs.wire_file import WIRE, WireFile
 from sketchfed.runs.workload import KEYS
 from sketchfed.training import Score
 from sketchfed.training.threads import one_thread
-from sketchfed.version import __version__
 
 log = logging.getLogger("sketchfed")
 
@@ -77,15 +75,12 @@ class Loop:
         workload, sizes = self._workload, self._host.sizes
         if self._host.joint:
             config = replace(config, joint=self._host.joint)
-        workload.check(config)
         if config.asynchronous is not None and self._on_exchange is not None:
             config = replace(config, engine=replace(config.engine, record=True))  # refused for the same reason
-        self._config = config.completed(dim=self._trainer.dim, sizes=sizes, module=workload.module)
-        participant = self._config.participant(self._trainer, sizes, workload.module)
+        self._config, self._participant = taking_part(config, workload, self._trainer, sizes)
+        participant = self._participant
         if config.training.evaluate_clients:
             self._on_clients = OnClients(workload, participant.seed)
-            participant = replace(participant, judge=workload.judge())
-        self._participant = participant
         self._protection, self._algorithm = participant.protection, participant.algorithm
         if self._protection.batches is not None and self._host.sees_data:
             try_single_example(workload, self._trainer)
@@ -93,25 +88,20 @@ class Loop:
         self._algorithm.given(participant.seed, 0).trainer(self._trainer)  # refuses what it cannot train
         state = self._algorithm.begin(vectors.flatten(workload.module))
         try_parts(self._algorithm, state, participant.seed, len(sizes))
-        start = self._first_replica(state)
+        start = shared_replica(participant, state, workload, everywhere=self._config.graph is not None)
         self._engine = self._host.begin(self._config, participant, start)
         self._server = self._make_server(state)
         _ = self._keys  # refuses a metric with the name of another column
         self._host.stand_by(lambda: self._server.state.replica)
-
-    def _first_replica(self, state: State) -> Replica | None:
-        """What clients hold before round 1. None if they must be sent it."""
-        if self._config.graph is not None:
-            return state.replica  # nodes without a server can only begin with the same model
-        given = self._algorithm.given(self._config.shared_seed, 0)
-        return seen(given, state.replica) if self._workload.shared_start else None
 
     def _make_server(self, state: State) -> Server:
         seed, shared_start = self._config.shared_seed, self._workload.shared_start
         engine, recorded = self._engine, self._config.engine.record or self._on_exchange is not None
         if self._config.graph is not None:
             group = cast("NodeGroup", engine)
-            return Network(self._protection, group, state, seed, tell=self._record if recorded else None)
+            network = Network(self._protection, group, state, seed, tell=self._record if recorded else None)
+            network.wanted = self._looked_at
+            return network
         if recorded:
             engine = Recorder(engine, round=lambda: self._server.round, tell=self._record)
         server = make_server(
@@ -179,11 +169,10 @@ class Loop:
     def _keys(self) -> tuple[str, ...]:
         """The keys of a line of metrics."""
         named = (*self._workload.keys, *(() if self._on_clients is None else self._on_clients.keys))
-        measured = tuple(self._server.measured)
+        measured = (*self._server.measured, *(FARTHEST if isinstance(self._server, Network) else ()))
         if taken := set(named) & set(measured):
-            raise InputError(
-                f"metrics.jsonl of an asynchronous run has a column '{min(taken)}'. Give that metric another name."
-            )
+            kind = "a run without a server" if isinstance(self._server, Network) else "an asynchronous run"
+            raise InputError(f"metrics.jsonl of {kind} has a column '{min(taken)}'. Give that metric another name.")
         return (*named, *measured)
 
     def _restore(self, folder: RunFolder) -> None:
@@ -213,7 +202,7 @@ class Loop:
             with one_thread(), used_again():
                 self._look_at_clip()
                 if self._folder is not None:
-                    self._folder.summarise(self._summary(finished=False))
+                    self._summarise(self._folder, finished=False)
                 while not self._done:
                     self._lines.append(self._round(lambda: self._before + time.monotonic() - start))
                     if self._folder is not None:
@@ -225,8 +214,9 @@ class Loop:
                         on_round(self._lines[-1])
                 if not self._server.affordable() and self.round < self.rounds:
                     self._say_spent()
+                self._host.conclude(self._lines, self.weights)
                 if self._folder is not None:
-                    self._folder.summarise(self._summary(finished=True))
+                    self._summarise(self._folder, finished=True)
         except BaseException as error:
             failure = error
             raise
@@ -300,6 +290,7 @@ class Loop:
             **others,
             **own,
             **server.measured,
+            **(farthest(server, self._scorer, scored=score is not None) if isinstance(server, Network) else {}),
         }
 
     def _captured(self) -> float | None:
@@ -315,6 +306,12 @@ class Loop:
     def _scored(self, number: int) -> bool:
         return number % self._config.engine.evaluate_every == 0 or number == self.rounds
 
+    def _looked_at(self, number: int) -> bool:
+        """Whether the model after this round is scored, or measured before the next one."""
+        budget = self._protection.budget  # the round that spends it is scored
+        limited = budget is not None and budget.settings.epsilon is not None
+        return limited or self._scored(number) or self._scored(number + 1)
+
     def _score(self) -> Score | None:
         if not self._scored(self._server.round) and self._server.affordable():
             return None
@@ -324,11 +321,23 @@ class Loop:
         folder.sync()
         if self._wire is not None:
             self._wire.sync(self.round)
+        under_way = self._server.under_way()
+        if under_way is None and not self._done:
+            return  # the last checkpoint is better, because the run can continue from it
         memories, changed = self._host.changed_memories()
         ledger = self._server.privacy_ledger
         state, tally, chained = self._server.state, self._server.tally, ledger is not None and ledger.chained
-        kept: dict[str, Any] = {"memories": memories, "changed": changed, "under_way": self._server.under_way()}
+        kept: dict[str, Any] = {"memories": memories, "changed": changed, "under_way": under_way or {}}
         folder.checkpoints.save(state, tally, seconds=seconds, chained=chained, **kept)
+        self._keep_graph(folder)
+
+    def _summarise(self, folder: RunFolder, *, finished: bool) -> None:
+        self._keep_graph(folder)
+        folder.summarise(self._summary(finished=finished))
+
+    def _keep_graph(self, folder: RunFolder) -> None:
+        if self._config.graph is not None and isinstance(self._server, Network):
+            folder.keep_graph(described(self._server, self._config.graph))
 
     def _summary(self, *, finished: bool) -> dict[str, Any]:
         return {
@@ -340,11 +349,6 @@ class Loop:
             "clients": self._engine.clients,
             "finished": finished,
             "privacy": None if self._server.privacy_ledger is None else self._server.privacy_ledger.text,
-            "versions": _versions(),
+            "versions": installed(),
+            **self._host.about(),
         }
-
-
-@cache
-def _versions() -> dict[str, str]:
-    others = {name: version(name) for name in ("torch", "numpy")}
-    return {"sketchfed": __version__} | others | {"python": python_version()}

@@ -189,7 +189,8 @@ class Objects:
             ),
         ):
             if given := [name for name, value in unused.items() if value is not None]:
-                instead = "measure it in evaluate(model, data, context)" if given[0] == "metric" else "use it in your function"
+                of_metric = "measure it in evaluate(model, data, context): sketchfed.training.METRICS has the functions by name"
+                instead = of_metric if given[0] == "metric" else "use it in your function"
                 raise InputError(f"{given[0]} is for {why}. Remove it, and {instead}.")
 
     def _check_client_test(self, config: Config) -> None:

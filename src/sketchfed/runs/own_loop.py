@@ -1,5 +1,6 @@
 """The workload of a run whose clients train by a function of the user's own."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,16 +14,19 @@ from torch.utils.data import DataLoader, TensorDataset
 from sketchfed.algorithms import Algorithm, Replica
 from sketchfed.config import Config
 from sketchfed.data import DataSet
+from sketchfed.data.reading import is_stored
 from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import check_tested
-from sketchfed.runs.fingerprints import fingerprint
+from sketchfed.runs.fingerprints import data_digests
 from sketchfed.runs.workload import KEYS, Workload
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import Judge, Judged, LocalWork, Score
 from sketchfed.training.memory import Turn
 from sketchfed.training.own import LOOPS, Evaluate, OwnLoop, Train, evaluated
 from sketchfed.vectors import flatten
+
+log = logging.getLogger("sketchfed")
 
 _SHOWN = ("loss", "accuracy")
 _OF_THE_BUILT_IN_LOOP = {
@@ -103,9 +107,7 @@ class LoopWorkload:
         """Digests of the data, for the run's identity."""
         if self.named is not None:
             return self.named.digests()
-        clients = [fingerprint(data) for data in self.clients]
-        own = {} if self.client_test is None else {"client_test": [fingerprint(data) for data in self.client_test]}
-        return own | {"clients": clients, "test": fingerprint(self.test), "prepared": None, "redrawn": False}
+        return data_digests(self.clients, self.test, self.client_test)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -135,6 +137,7 @@ class LoopWorkload:
         if self.named is None:
             for client, data in enumerate(self.clients):
                 check_counted(config.algorithm.weighting, data, f"client {client}")
+            warn_of_workers(self.clients)
         if config.algorithm.correction:
             raise InputError(
                 f"{config.algorithm.correction} corrects the gradient of each local step, and a loop of your own shows only "
@@ -272,6 +275,19 @@ def counted(data: Any) -> int | None:
         return len(data) or None
     except Exception:  # of whatever the user's own loop reads
         return None
+
+
+def warn_of_workers(clients: Sequence[Any]) -> None:
+    """Warn of worker processes whose generators cannot be seeded anew in each round."""
+    for client, data in enumerate(clients):
+        if isinstance(data, DataLoader) and data.persistent_workers and not is_stored(data.dataset):
+            log.warning(
+                "client %d's DataLoader has persistent workers, whose random generators go on from round to round. If its "
+                "Dataset or its collate function draws random numbers, a resumed run draws others than an uninterrupted one. "
+                "Set persistent_workers = False.",
+                client,
+            )
+            return
 
 
 def check_counted(weighting: str, data: Any, owner: str) -> None:

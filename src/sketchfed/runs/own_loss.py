@@ -15,8 +15,8 @@ from sketchfed.data import DataSet
 from sketchfed.devices import CPU
 from sketchfed.errors import InputError
 from sketchfed.runs.evaluation import Evaluation
-from sketchfed.runs.fingerprints import fingerprint
-from sketchfed.runs.own_loop import check_counted
+from sketchfed.runs.fingerprints import data_digests
+from sketchfed.runs.own_loop import check_counted, warn_of_workers
 from sketchfed.runs.workload import KEYS, check_recipe
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import (
@@ -83,9 +83,7 @@ class LossWorkload:
 
     def digests(self) -> dict[str, Any]:
         """Digests of the data, for the run's identity."""
-        clients = [fingerprint(data) for data in self.clients]
-        own = {} if self.client_test is None else {"client_test": [fingerprint(data) for data in self.client_test]}
-        return own | {"clients": clients, "test": fingerprint(self.test), "prepared": None, "redrawn": False}
+        return data_digests(self.clients, self.test, self.client_test)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -118,6 +116,7 @@ class LossWorkload:
         for client, data in enumerate(self.clients):
             if isinstance(data, DataLoader):
                 check_counted(config.algorithm.weighting, data, f"client {client}")
+        warn_of_workers(self.clients)
         check_recipe(config, self.recipe)
 
     def examples(self, client: int) -> Any:

@@ -62,7 +62,7 @@ def is_plain(data: Any, task: str) -> bool:
 def _first(dataset: Dataset[Any]) -> Any:
     """The target of the first example. None if it cannot be read, which is the business of the rounds."""
     try:
-        with drawing_from(FIRST):
+        with drawing_from(FIRST, dataset):
             return dataset[0][1]
     except Exception:  # of the Dataset's own
         return None

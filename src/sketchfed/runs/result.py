@@ -23,8 +23,10 @@ class Run:
     totals since the start: `uplink_bytes`, `downlink_bytes`, `broadcast_bytes` (what a client that never misses a round
     receives), `epsilon` and `seconds`. `captured` is the share of the gradient's energy that the round's packets carry, if the
     algorithm adapts to the gradients. It is measured on the data without noise, for the operator of a simulation, not for
-    publication."""
+    publication. Runs without a server have further columns, such as `consensus` and `farthest_accuracy`; `accuracy` is then
+    that of the mean of the nodes' models."""
     weights: Tensor = field(repr=False)
+    """The final weights. Without a server, the mean over all nodes."""
     module: nn.Module = field(repr=False)
     """The trained model."""
     folder: Path | None = None

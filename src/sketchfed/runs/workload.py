@@ -1,6 +1,7 @@
 """The workload of a run: the clients' data, the model and its loss, made from a configuration or given as objects."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from secrets import randbits, token_bytes
@@ -15,6 +16,7 @@ from sketchfed.algorithms import Algorithm
 from sketchfed.config import Config
 from sketchfed.data import DataSet
 from sketchfed.data.dataset import held_out_parts
+from sketchfed.data.generators import drawing_from
 from sketchfed.data.reading import FIRST
 from sketchfed.devices import CPU
 from sketchfed.errors import InputError
@@ -398,6 +400,16 @@ def shares_start(config: Config) -> bool:
     return config.model.name in models.MODELS.built_in and config.algorithm.shows_weights
 
 
+def classes_of(module: nn.Module, x: Tensor) -> int | None:
+    """The number of classes that a model has outputs for. None if it has no such outputs for these examples."""
+    try:
+        with torch.no_grad(), drawing_from(FIRST):
+            found = deepcopy(module).eval()(x.to(torch.float32))
+    except Exception:  # of the model's own; the trial before round 1 reports it
+        return None
+    return found.shape[1] if isinstance(found, Tensor) and found.ndim == 2 else None
+
+
 def from_objects(
     module: nn.Module,
     clients: Sequence[Any],
@@ -414,7 +426,8 @@ def from_objects(
 
     `redraw` has the same meaning as in `from_clients`.
     """
-    dataset, parts = data.from_clients(clients, test=test, task=task, redraw=redraw)  # type: ignore[arg-type]
+    classes = partial(classes_of, module) if loss_for(task, loss) == "cross_entropy" else None
+    dataset, parts = data.from_clients(clients, test=test, task=task, redraw=redraw, classes=classes)  # type: ignore[arg-type]
     return Workload(
         dataset=dataset,
         parts=parts,

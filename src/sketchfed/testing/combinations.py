@@ -103,11 +103,22 @@ FEATURES: Mapping[str, Part] = {
 }
 """What can be chosen besides the algorithm and the codec."""
 
-_OPTIONS: Mapping[str, Tables] = {"dome": {"subspace": {"size": 8}}, "fetchsgd": {"sketch": {"ratio": 0.5}}}
+_COMPLETE: Tables = {"graph": {"name": "complete"}}
+GRAPH: Mapping[str, Part] = {"graph": Part(tables=_COMPLETE)}
+"""No server. What this goes with depends on the algorithm alone, so it is tried with all algorithms, and not with features."""
+
+_OPTIONS: Mapping[str, Tables] = {
+    "dome": {"subspace": {"size": 8}},
+    "fetchsgd": {"sketch": {"ratio": 0.5}},
+    "gossip": _COMPLETE,
+    "gossip_tracking": _COMPLETE,
+    "gossip_models": _COMPLETE,
+    "gossip_exact": _COMPLETE,
+}
 
 
 def algorithm_parts() -> dict[str, Part]:
-    """All algorithms, each with the noise without which it does not run."""
+    """All algorithms, each with the noise or the graph that it needs. `gossip_exact` has a graph, although it needs none."""
     found = {}
     for name, kind in ALGORITHMS.built_in.items():
         needed = getattr(kind, "noise_defaults", None)
@@ -164,7 +175,7 @@ def grids() -> dict[str, Grid]:
     """All tables by name."""
     iterative = Part(tables={"algorithm": {"name": "iterative"}, "sketch": {"ratio": 0.5}})
     return {
-        "algorithms": Grid(rows=algorithm_parts(), columns=FEATURES, changed=True),
+        "algorithms": Grid(rows=algorithm_parts(), columns={**FEATURES, **GRAPH}, changed=True),
         "codecs": Grid(rows={**codecs(), **_with_error_feedback()}, columns={name: FEATURES[name] for name in _WITH_CODECS}),
         "features": Grid(rows=FEATURES, columns=FEATURES, base=iterative),
         "rules": Grid(rows=rules(), columns=algorithm_parts()),

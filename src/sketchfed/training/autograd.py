@@ -17,7 +17,7 @@ from sketchfed.training.alone import each_gradient
 from sketchfed.training.base import CHUNK, LocalWork, batches, explained
 from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.eager import LEAST_EAGER, EagerSteps, came_too_early
-from sketchfed.training.items import Stream, placed
+from sketchfed.training.items import Stream, advice_on, placed
 from sketchfed.training.losses import Loss
 from sketchfed.training.memory import Turn
 from sketchfed.training.objective import Objective, OfBatch, OnDevice, objective_of, outputs_of
@@ -100,6 +100,14 @@ class AutogradTrainer:
             )
 
     def train(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
+        try:
+            return self._tried(weights, examples, work, turn)
+        except ValueError as error:
+            if isinstance(error, InputError) or (advice := advice_on(error)) is None:
+                raise
+            raise InputError(f"{str(error).rstrip('.')}. {advice}") from error
+
+    def _tried(self, weights: Tensor, examples: Any, work: LocalWork, turn: Turn) -> Tensor:
         if self._eager and self._recipe.usual and self._form is None and not (work.momentum or work.decay or turn.pull):
             try:
                 return self._seeded(weights, examples, work, turn, eager=True)

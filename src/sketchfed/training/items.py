@@ -21,6 +21,35 @@ Collate = Callable[[list[Any]], Any]
 """A function that makes a batch of a list of examples, such as one that pads sequences to one length."""
 
 
+_FOR_WORKERS = (
+    "Workers of a DataLoader are processes of their own, which are sent a pickle of the Dataset. Define its class and "
+    "functions at the top of a module, and open files in __getitem__. Or set num_workers = 0."
+)
+_FOR_BATCH_NORM = (
+    "BatchNorm needs at least two examples in a batch, and this one has a single example, often the last of a pass. Use "
+    "batches of another size (algorithm.batch), drop_last = True in a DataLoader, or nn.GroupNorm."
+)
+
+
+def advice_on(error: Exception) -> str | None:
+    """What to change after an error of torch that does not say it: of worker processes, and of a batch of one example."""
+    if "pickle" in f"{type(error).__name__}: {error}".lower():
+        return _FOR_WORKERS
+    return _FOR_BATCH_NORM if "Expected more than 1 value per channel" in str(error) else None
+
+
+def check_gave(data: Any) -> None:
+    """Raise `InputError` if data that is iterated gives nothing, or nothing any more."""
+    if isinstance(data, Iterator):
+        if next(data, None) is None:
+            raise InputError(
+                "the client's data gave no batch. It is an iterator, which can be read only once, and each round reads the "
+                "data again. Give a list, a map-style Dataset or a DataLoader."
+            )
+    elif isinstance(data, DataLoader | IterableDataset):
+        Stream(data).part(0, 1)
+
+
 class Items:
     """Examples that are read one by one, from a list or a map-style Dataset. `collate` makes batches of them.
 
@@ -33,7 +62,7 @@ class Items:
 
     def read(self, rows: Tensor, seed: PublicSeed) -> "Items":
         """Some of the examples, read with transforms that draw from the seed."""
-        with drawing_from(seed):
+        with drawing_from(seed, self._data):
             return Items([self._item(row) for row in rows.tolist()], self._collate, seed)
 
     def _item(self, row: int) -> Any:
@@ -55,7 +84,7 @@ class Items:
 
     def content(self) -> Any:
         """All examples as one batch."""
-        with drawing_from(self._seed.child("collate")):
+        with drawing_from(self._seed.child("collate"), self._data, self._collate):
             items = [self._item(row) for row in range(self.size)]
             try:
                 return self._collate(items)
@@ -136,7 +165,7 @@ class Stream:
         """The first batch, to try a model on."""
         if start:
             return self.read(torch.arange(start, stop), FIRST)
-        with drawing_from(FIRST):
+        with drawing_from(FIRST, self._loader):
             return next(self._by(stop)._pass(whole=True))
 
     def content(self) -> Any:
@@ -159,7 +188,7 @@ class Stream:
             )
         left = work.steps
         for index in range(work.epochs if left is None else left):
-            with drawing_from(seed.child("pass", index)):
+            with drawing_from(seed.child("pass", index), self._loader):
                 for batch in self._pass(whole=index == 0):
                     if left == 0:
                         return
@@ -183,12 +212,7 @@ class Stream:
         except SketchfedError:
             raise
         except Exception as error:
-            advice = "Correct the data, or what reads it."
-            if "pickle" in f"{type(error).__name__}: {error}".lower():
-                advice = (
-                    "Its workers are processes of their own, which are sent a pickle of the Dataset. Define its class and "
-                    "functions at the top of a module, and open files in __getitem__. Or set num_workers = 0."
-                )
+            advice = advice_on(error) or "Correct the data, or what reads it."
             raise InputError(
                 f"the DataLoader cannot be read: {type(error).__name__}: {str(error).rstrip('.')}. {advice}"
             ) from error

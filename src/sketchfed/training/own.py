@@ -3,7 +3,7 @@
 import logging
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -18,6 +18,7 @@ from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.parts import Registry
 from sketchfed.seeds import PublicSeed
 from sketchfed.training.base import LocalWork
+from sketchfed.training.items import advice_on, check_gave
 from sketchfed.training.memory import Turn
 from sketchfed.training.own_parts import OWN_PARTS, OwnParts, with_own_parts
 from sketchfed.vectors import Layout, restored
@@ -74,6 +75,7 @@ class OwnLoop:
         self._module, self._function, self._settings, self._name = module, function, settings, name
         self._own, self._device = OwnParts(module), device
         self._warned = False
+        self._told: set[torch.dtype] = set()
 
     def check(self, examples: object) -> None:
         """Nothing is known about the data. The first round tries it."""
@@ -85,14 +87,35 @@ class OwnLoop:
         with self._own.trained(module, turn):
             turn.kept.pop(OWN_PARTS, None)  # the module has them
             context = self._context(turn)
-            with _drawing(turn, self._device), torch.enable_grad():
-                found = self._function(module, examples, context)
+            with _drawing(turn, self._device, examples), _default_type_kept(self._name, self._told), torch.enable_grad():
+                before = _versions(module)
+                found = self._called(module, examples, context)
             self._check_returned(found)
             turn.kept = context.kept
         trained = self._trained(module)
         if torch.equal(trained, weights.to(trained.device)):
+            self._check_used(module, before, examples)
             self._warn_unchanged(turn.client)
         return trained
+
+    def _called(self, module: nn.Module, examples: Any, context: ClientContext) -> object:
+        try:
+            return self._function(module, examples, context)
+        except SketchfedError:
+            raise
+        except Exception as error:
+            if (advice := advice_on(error)) is None:
+                raise
+            raise InputError(f"'{self._name}' raised {type(error).__name__}: {str(error).rstrip('.')}. {advice}") from error
+
+    def _check_used(self, module: nn.Module, before: Sequence[int], examples: Any) -> None:
+        """Explain why nothing was trained, if the data gave nothing, or if the module took no part in it."""
+        check_gave(examples)
+        if _versions(module) == before and all(each.grad is None for each in module.parameters()):
+            raise InputError(
+                f"'{self._name}' neither changed the weights of the module that it was given, nor computed gradients for them. "
+                "Train that module in place: sketchfed does not see what happens to a copy, or to a new one."
+            )
 
     def _context(self, turn: Turn) -> ClientContext:
         return ClientContext(
@@ -138,8 +161,8 @@ class OwnLoop:
         if not self._warned:
             self._warned = True
             log.warning(
-                "'%s' left all weights of client %d as they were. If it trains a copy of the module, it must train the module "
-                "itself.",
+                "'%s' left all weights of client %d as they were. Its update is zero, and counts. Look at the rate of its "
+                "optimiser.",
                 self._name,
                 client,
             )
@@ -198,7 +221,7 @@ def evaluated(
         device=device,
         kept={name: value for name, value in turn.kept.items() if name != OWN_PARTS},
     )
-    with _drawing(turn, device), torch.no_grad():
+    with _drawing(turn, device, data), _default_type_kept(name, set()), torch.no_grad():
         try:
             found = function(model, data, context)
         except SketchfedError:
@@ -240,11 +263,35 @@ def checked_metrics(found: object, name: str) -> dict[str, float]:
 
 
 @contextmanager
-def _drawing(turn: Turn, device: torch.device) -> Iterator[None]:
-    """Within the block, torch, numpy and Python draw from the turn's seed, also on the device."""
+def _drawing(turn: Turn, device: torch.device, data: Any) -> Iterator[None]:
+    """Within the block, torch, numpy and Python draw from the turn's seed, also on the device, and what the data holds."""
     seed = turn.seed.child("own loop")
-    with drawing_from(seed), seeded(device, int(seed.child("device").words(1)[0])):
+    with drawing_from(seed, data), seeded(device, int(seed.child("device").words(1)[0])):
         yield
+
+
+@contextmanager
+def _default_type_kept(name: str, told: set[torch.dtype]) -> Iterator[None]:
+    """Put torch's default type of numbers back after a function of the user's own, and say so once."""
+    before = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        after = torch.get_default_dtype()
+        torch.set_default_dtype(before)
+        if after != before and after not in told:
+            told.add(after)
+            log.warning(
+                "'%s' set torch's default type to %s, which all code in the process shares. It is %s again after each call.",
+                name,
+                str(after).removeprefix("torch."),
+                str(before).removeprefix("torch."),
+            )
+
+
+def _versions(module: nn.Module) -> list[int]:
+    """How often each part of a module was changed in place."""
+    return [part._version for part in (*module.parameters(), *module.buffers())]
 
 
 def _generator(seed: PublicSeed) -> torch.Generator:

@@ -59,6 +59,8 @@ STEPPING = (
     "optimiser", "optimiser_state", "round_schedule", "step_schedule", "warmup_rounds", "clip_norm", "precision", "accumulate",
 )  # fmt: skip
 """The settings of the built-in loop's steps, in [training]."""
+_SCALE = 2.0**16
+"""The first factor of losses in float16. It is that of torch's GradScaler."""
 _STATE = "optimiser"
 """The name under which a client keeps the state of its optimiser."""
 
@@ -74,7 +76,7 @@ class Recipe:
     step_schedule: str = "constant"
     warmup_rounds: int = 0
     clip_norm: float | None = None
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
     accumulate: int = 1
     rounds: int = 1
     """The number of rounds of the run, over which `round_schedule` stretches."""
@@ -91,10 +93,11 @@ class Recipe:
         optimiser = self.made([trial], work)
         try:
             optimiser.step()
-        except TypeError as error:
+        except Exception as error:  # of the optimiser's own
+            lacking = "gradient alone" if isinstance(error, TypeError) else "dense gradient"
             raise InputError(
-                f"training.optimiser = '{self.optimiser}' cannot take a step from a gradient alone: {error}. Use another one, "
-                "or a loop of your own: training.train."
+                f"training.optimiser = '{self.optimiser}' cannot take a step from a {lacking}: {str(error).rstrip('.')}. Use "
+                "another one, or a loop of your own: training.train."
             ) from error
         for name in ("round_schedule", "step_schedule"):
             self._factor(name, 0.0)
@@ -153,15 +156,12 @@ class Recipe:
             pulled = list(zip(shared.values(), starts, turn.pull.of_each(layout), strict=True))
         if self.state == "kept" and _STATE in turn.kept:
             optimiser.load_state_dict({**optimiser.state_dict(), "state": turn.kept[_STATE]})
+        scale = _SCALE if self.precision == "float16" else 1.0
         for step, batch in enumerate(batches):
             rate = work.rate * self.factor(turn.round, step / max(1, steps))
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            optimiser.zero_grad()
-            for part, share in self._parts(batch, objective):
-                with self._casting(parameters[0]):
-                    loss = objective(module, part)
-                (loss.float() * share).backward()  # type: ignore[no-untyped-call]
+            scale = self._backward(module, objective, batch, optimiser, scale)
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(parameters, self.clip_norm)
             for parameter, start, pull in pulled:
@@ -171,6 +171,35 @@ class Recipe:
             optimiser.step()
         if self.state == "kept":
             turn.kept[_STATE] = optimiser.state_dict()["state"]
+
+    def _backward(
+        self, module: nn.Module, objective: Objective, batch: Any, optimiser: torch.optim.Optimizer, scale: float
+    ) -> float:
+        """Compute the gradient of a batch. Return the factor by which the loss of the next one is multiplied.
+
+        In float16, gradients are multiplied by a power of two, so that small ones do not vanish (Micikevicius et al. 2018,
+        Section 3.2). Where they overflow, the paper leaves out the step. A round has few steps, so here the same step is
+        computed again, with half the factor.
+        """
+        buffers = [(buffer, buffer.clone()) for buffer in module.buffers()] if scale > 1 else []
+        while True:
+            optimiser.zero_grad()
+            finite = True
+            for part, share in self._parts(batch, objective):
+                with self._casting(next(module.parameters())):
+                    loss = objective(module, part)
+                finite &= bool(loss.isfinite())
+                (loss.float() * (share * scale)).backward()  # type: ignore[no-untyped-call]
+            if scale == 1 or not finite:
+                break
+            gradients = [each.grad for each in module.parameters() if each.grad is not None]
+            if all(bool(gradient.isfinite().all()) for gradient in gradients):
+                torch._foreach_mul_(gradients, 1 / scale)
+                break
+            scale /= 2
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        return scale
 
     def factor(self, round_index: int, progress: float) -> float:
         """The factor of the rate in a step. `progress` is the share of the round's steps that were taken."""
@@ -202,4 +231,4 @@ class Recipe:
     def _casting(self, parameter: Tensor) -> AbstractContextManager[Any]:
         if self.precision == "float32":
             return nullcontext()
-        return torch.autocast(parameter.device.type, dtype=torch.bfloat16)
+        return torch.autocast(parameter.device.type, dtype=getattr(torch, self.precision))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sketchfed.errors import InputError
+from sketchfed.parts import short
 from sketchfed.tables import keys_of
 from sketchfed.training.recipe import OPTIMISERS, SCHEDULES, STEPPING, Recipe
 
@@ -42,8 +43,9 @@ class TrainingSettings:
     proximal: float = 0.0
     """FedProx's μ: local steps also minimise (proximal/2)·‖w − w₀‖², which keeps a client near the round's weights w₀. Its
     gradient is added after `clip_norm`."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """`bfloat16` computes outputs and losses with torch's automatic mixed precision. Weights stay float32."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """`bfloat16` and `float16` compute outputs and losses with torch's automatic mixed precision. Weights stay float32. With
+    `float16`, losses are scaled so that small gradients do not vanish."""
     accumulate: int = 1
     """In how many parts the gradient of a batch is computed, one after the other, which takes less memory."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +85,13 @@ class TrainingSettings:
     def usual(self) -> bool:
         """Whether nothing differs from the default. The table then leaves no trace in files."""
         return self == TrainingSettings()
+
+    @property
+    def words(self) -> list[str]:
+        """What the label of a run says of these settings."""
+        if self.optimiser == "sgd":
+            return []
+        return [short(self.optimiser) + (" kept" if self.optimiser_state == "kept" else "")]
 
     def table(self) -> dict[str, Any]:
         """The settings that have an effect, as a table of a configuration."""

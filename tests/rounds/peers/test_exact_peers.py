@@ -5,7 +5,9 @@ import torch
 from graphs_of_tiny import FAILING, network, tables
 
 from sketchfed import run
+from sketchfed.config import load_config
 from sketchfed.rounds.peers import ExactPeer
+from sketchfed.runs.starting import prepare
 
 GRAPHS = {
     "path": {"name": "path"},
@@ -90,3 +92,21 @@ def _boasting(message):
     from sketchfed.wire import pack, unpack
 
     return None if message is None else pack(replace(unpack(message), clients=1_000))
+
+
+@pytest.mark.parametrize("failing", range(5))
+def test_a_node_whose_data_raises_still_adds_up_what_others_say(failing):
+    """On a path, each node but the ends is the only way to some others. The sum is the server's over those that trained."""
+    server = network("exact", {"name": "path"}, nodes=5)
+    examples = server.group._examples
+    server.group._examples = lambda node: 1 / 0 if node == failing else examples(node)
+    for _ in range(2):
+        server.advance()
+    assert server.tally.replies == 8
+    made = tables("exact", nodes=5, rounds=2)
+    loop = prepare(load_config({key: table for key, table in made.items() if key != "graph"}))
+    served, local = loop._server, loop._engine._examples
+    loop._engine._examples = lambda client: 1 / 0 if client == failing else local(client)
+    for _ in range(2):
+        served.advance()
+    assert torch.equal(served.state.replica.weights, server.state.replica.weights)

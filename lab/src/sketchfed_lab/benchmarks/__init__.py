@@ -14,5 +14,6 @@ BENCHMARKS = {
         "federation",
         "versions",
         "models",
+        "ranks",
     )
 }

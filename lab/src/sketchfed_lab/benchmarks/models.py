@@ -28,7 +28,7 @@ from sketchfed_lab.benchmarks.harness import Measurement
 from sketchfed_lab.benchmarks.turns import Order, taken
 
 VARIABLE = "SKETCHFED_PFL"
-CELLS, MEMORY = (Path(__file__).with_name(f"model_{part}.py") for part in ("cells", "memory"))
+CELLS, MEMORY, STEPS = (Path(__file__).with_name(f"model_{part}.py") for part in ("cells", "memory", "steps"))
 OURS = ("sketchfed, fedavg", "sketchfed, iterative 1/100")
 LOOPS = ("plain loop", "plain loop, fused SGD")
 LOOP, PFL = "the faster plain loop", "pfl-research"
@@ -41,6 +41,8 @@ AT_MOST = {
     **{(cell, LOOP): 1.05 for cell in (TRANSFORMER, *RESNETS)},
 }
 COPIES, OVERHEAD = 5.0, 2.0
+AS_IT_IS, OTHERWISE = "as it is", ("torch.compile", "vmap(grad) of ten clients")
+"""Steps of LeNet as torch takes them, and in two ways that sketchfed does not use."""
 ROUND, CUSTOM = "a round, iterative 1/100", "a round of a custom module"
 STEP, CUSTOM_STEP, TRANSFORM = "a plain step", "a plain step of a custom module", "two Hadamard transforms"
 LARGE = ((ROUND, STEP), (CUSTOM, CUSTOM_STEP))
@@ -59,10 +61,12 @@ class Plan:
     cells: tuple[str, ...] = (MLP, LENET, TRANSFORMER, *RESNETS)
     width: int = 9_600
     """The width of the large perceptron: 784-width-width-10."""
+    steps: int = 60
+    """The number of steps of LeNet that are taken in other ways."""
 
 
 FULL = Plan(passes=3, rounds=8)
-QUICK = Plan(passes=1, rounds=1, width=1_000)
+QUICK = Plan(passes=1, rounds=1, width=1_000, steps=2)
 
 
 def main(*, folder: Path, quick: bool = False) -> None:
@@ -70,7 +74,7 @@ def main(*, folder: Path, quick: bool = False) -> None:
     plan, console = QUICK if quick else FULL, Console()
     best: dict[tuple[str, str], float] = defaultdict(lambda: math.inf)
     with harness.progress(console) as bar:
-        task = bar.add_task("models", total=plan.passes + 1)
+        task = bar.add_task("models", total=plan.passes + 2)
         bar.refresh()
         for _ in range(plan.passes):
             for side, cell, seconds in raced(plan):
@@ -79,7 +83,9 @@ def main(*, folder: Path, quick: bool = False) -> None:
         large(ROUND, 2_100, 1)  # compiles what the large model needs, which takes more memory than some models
         found = {side: large(side, plan.width) for side in (*sum(LARGE, ()), TRANSFORM)}
         bar.update(task, advance=1, refresh=True)
-    measured = [*compared(best, plan.cells), *of_large(found)]
+        ways = {way: answer(way, STEPS, plan.steps) for way in (AS_IT_IS, *OTHERWISE)}
+        bar.update(task, advance=1, refresh=True)
+    measured = [*compared(best, plan.cells), *of_large(found), *of_steps(ways, plan.steps)]
     harness.append_jsonl(folder / "models.jsonl", measured)
     for table in tables(measured):
         console.print(table)
@@ -113,7 +119,12 @@ def raced(plan: Plan) -> Iterator[tuple[str, str, float]]:
 
 def large(side: str, width: int, rounds: int = 4) -> dict[str, Any]:
     """CPU seconds and peak memory of a side, from a process of its own."""
-    command = [sys.executable, str(MEMORY), side, str(width), str(rounds)]
+    return answer(side, MEMORY, width, rounds)
+
+
+def answer(side: str, script: Path, *numbers: int) -> dict[str, Any]:
+    """What a script says of a side, in a process of its own."""
+    command = [sys.executable, str(script), side, *map(str, numbers)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(f"'{side}' failed: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
@@ -166,6 +177,15 @@ def of_large(found: Mapping[str, Mapping[str, Any]]) -> Iterator[Measurement]:
         )
 
 
+def of_steps(found: Mapping[str, Mapping[str, Any]], steps: int) -> Iterator[Measurement]:
+    """Other ways to take the same steps, against torch as it is. Nothing is asked of them."""
+    for way in OTHERWISE:
+        facts = {"steps": steps, "peer_seconds": found[AS_IT_IS]["seconds"], "ready_seconds": found[way]["ready_seconds"]}
+        seconds = found[way]["seconds"]
+        ratio = seconds / found[AS_IT_IS]["seconds"]
+        yield Measurement(topic="steps", what=f"{LENET}, {way}", seconds=seconds, facts=facts, over=AS_IT_IS, ratio=ratio)
+
+
 def tables(measured: list[Measurement]) -> Iterator[Table]:
     """What was measured, for people. Red and a cross mark a missed target."""
     yield harness.table(
@@ -193,4 +213,18 @@ def tables(measured: list[Measurement]) -> Iterator[Table]:
             if m.topic == "large"
         ],
         caption="the peak includes the interpreter and all libraries",
+    )
+    yield harness.table(
+        "Steps of one client, batch 10, taken in other ways",
+        ("", "steps", "seconds", "as it is", "first", "ratio"),
+        [
+            (
+                *(m.what, str(m.facts["steps"]), harness.human_seconds(m.seconds)),
+                *(harness.human_seconds(m.facts[name]) for name in ("peer_seconds", "ready_seconds")),
+                harness.judged(m),
+            )
+            for m in measured
+            if m.topic == "steps"
+        ],
+        caption="CPU time of one thread; first: with compiling",
     )

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -25,6 +25,9 @@ class Peer(ABC):
     A round calls `work` once, then `tell` and `hear` in each step of the plan, then `close`. A node that is away in a round is
     not called at all. All nodes start from the same replica object.
     """
+
+    rooted: ClassVar[bool] = False
+    """Whether no round can end without the root."""
 
     def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
         """`root` is the node at the centre of the run's first graph."""
@@ -58,6 +61,10 @@ class Peer(ABC):
     @abstractmethod
     def work(self, index: int, examples: Examples, links: Links) -> None:
         """Train, and prepare what is said in this round."""
+
+    def idle(self, index: int, links: Links) -> bool:
+        """Begin a round without an update of its own, as training failed. Return whether the node still passes messages on."""
+        return False
 
     @abstractmethod
     def tell(self, receiver: int, step: int) -> bytes | None:

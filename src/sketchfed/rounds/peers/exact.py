@@ -37,6 +37,8 @@ class ExactPeer(Peer):
     the same round. While it is away, the others wait.
     """
 
+    rooted = True
+
     def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
         super().__init__(node, participant, start, root)
         self.replica = start
@@ -81,12 +83,20 @@ class ExactPeer(Peer):
     def weights(self) -> Tensor:
         return self.replica.weights
 
-    def work(self, index: int, examples: Examples, links: Links) -> None:
+    def idle(self, index: int, links: Links) -> bool:
+        """A node whose training fails still adds up what its children say, or all below it would be lost."""
+        self._begin(index, links)
+        return True
+
+    def _begin(self, index: int, links: Links) -> None:
         self._tree = tree_of(links, self.root)
         self._total, self._count, self._norm, self._held, self._asked = None, 0, None, {}, set()
-        self._lacking |= self._last != index - 1
+        self._lacking |= self._last not in (index - 1, index)
         self._last = index
         self._sum_round = self.replica.round
+
+    def work(self, index: int, examples: Examples, links: Links) -> None:
+        self._begin(index, links)
         if self.node not in self._cohort():
             return
         memory = ClientMemory(kept=self.kept)

@@ -37,8 +37,12 @@ class PeerRound:
     """Nodes whose training failed, with the reason."""
     worked: set[int] = field(default_factory=set)
     """Nodes that trained."""
-    steps: int = 0
-    """How many times messages passed, one after the other. Steps in which nobody had anything to say do not count."""
+    spoken: set[int] = field(default_factory=set)
+    """The steps in which somebody had something to say."""
+    unheard: set[int] = field(default_factory=set)
+    """Nodes of which this process does not know what they did in the round."""
+    relaying: set[int] = field(default_factory=set)
+    """Nodes whose training failed, and that still pass on what others say."""
     said: dict[int, list[tuple[Pair, bytes]]] = field(default_factory=dict)
     """All messages of each step, if they are recorded."""
 
@@ -64,9 +68,9 @@ class PeerGroup:
     ) -> None:
         self.kind, self.topology, self.participant = kind, topology, participant
         self.clients = topology.nodes
-        first, self._root = kind.first(start), topology.graph(0).centre
+        first, self.root = kind.first(start), topology.graph(0).centre
         self.peers: dict[int, Peer] = {
-            node: kind(node, participant, first, self._root) for node in (range(topology.nodes) if nodes is None else nodes)
+            node: kind(node, participant, first, self.root) for node in (range(topology.nodes) if nodes is None else nodes)
         }
         kind.meet(self.peers)
         self.recording = False
@@ -75,6 +79,8 @@ class PeerGroup:
         self.directory: Mapping[int, bytes] = {}
         self.agreed = participant.agreed
         self.unheard: Collection[int] = ()
+        self.gone: Collection[int] = ()
+        """Nodes that were not heard in the last round, because the process in which they run is gone or late."""
         self._examples, self._judged, self._transport = KeptExamples(examples), judged, transport or Direct()
         self._pool = ThreadPoolExecutor(
             1 if participant.trainer.sequential else workers, "node", initializer=torch.set_num_threads, initargs=(1,)
@@ -88,7 +94,7 @@ class PeerGroup:
         """Do nothing: nodes know themselves what their neighbours hold."""
 
     def round(self, index: int) -> PeerRound:
-        """Run one round. A node that fails says nothing in it, and the others go on."""
+        """Run one round. A node that fails says nothing of its own in it, and the others go on."""
         links, found = self.topology.at(index), PeerRound()
         self._index = index
         present = [node for node in self.peers if node not in links.away]
@@ -97,9 +103,11 @@ class PeerGroup:
                 found.worked.add(node)
             else:
                 found.failed[node] = why
-        for step, pairs in enumerate(self.kind.plan(links, self._root)):
+                if self.peers[node].idle(index, links):
+                    found.relaying.add(node)
+        for step, pairs in enumerate(self.kind.plan(links, self.root)):
             self._pass(index, step, pairs, links, found)
-        for node in found.worked:
+        for node in found.worked | found.relaying:
             self.peers[node].close(links)
         return found
 
@@ -116,19 +124,23 @@ class PeerGroup:
         """Let messages pass once. Whoever has nothing to say to a node elsewhere sends nothing, in zero bytes."""
         outgoing: dict[Pair, bytes] = {}
         expected: list[Pair] = []
+        active = found.worked | found.relaying
         for sender, receiver in pairs:
-            if receiver in found.worked:
+            if receiver in active:
                 expected.append((sender, receiver))
-            if sender in found.worked:
-                outgoing[sender, receiver] = self.peers[sender].tell(receiver, step) or b""
+            if sender in self.peers:
+                word = self.peers[sender].tell(receiver, step) if sender in active else None
+                outgoing[sender, receiver] = word or b""
         said = {pair: message for pair, message in outgoing.items() if message}
-        found.steps += bool(said)
+        if said:
+            found.spoken.add(step)
         for pair, message in said.items():
             found.sent[pair] = found.sent.get(pair, 0) + len(message)
         if self.recording:
             found.said[step] = sorted(said.items())
-        silent = dict.fromkeys(outgoing.keys() - said.keys(), b"")
-        came = self._transport.exchange(silent | weathered(links, said, step), expected, index, step)
+        arriving = weathered(links, said, step)
+        passed = {pair: arriving.get(pair) if message else b"" for pair, message in outgoing.items()}
+        came = self._transport.exchange(passed, expected, index, step)
         for pair in sorted(came):
             if came[pair]:
                 self._hear(pair, came[pair], step, found)
@@ -136,7 +148,7 @@ class PeerGroup:
 
     def _hear(self, pair: Pair, message: bytes, step: int, found: PeerRound) -> None:
         sender, receiver = pair
-        if receiver not in found.worked:
+        if receiver not in found.worked | found.relaying:
             return
         found.arrived[pair] = found.arrived.get(pair, 0) + len(message)
         try:
@@ -146,13 +158,7 @@ class PeerGroup:
 
     def mean(self) -> tuple[Tensor, float, int]:
         """The mean of the models, their root mean square distance from it, and the node that is farthest from it."""
-        nodes = sorted(self.peers)
-        total = torch.zeros_like(self.peers[nodes[0]].weights, dtype=torch.float64)
-        for node in nodes:
-            total += self.peers[node].weights
-        mean = (total / len(nodes)).float()
-        apart = [float((self.peers[node].weights - mean).double().square().sum()) for node in nodes]
-        return mean, math.sqrt(sum(apart) / len(nodes)), nodes[max(range(len(nodes)), key=apart.__getitem__)]
+        return mean_of(self.peers, self.weights)
 
     def weights(self, node: int) -> Tensor:
         """The model of one node."""
@@ -180,9 +186,13 @@ class PeerGroup:
         """What all nodes of this process need to continue."""
         return {f"{node}.{name}": each for node, peer in self.peers.items() for name, each in peer.tensors(self._index).items()}
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from what `tensors` returned. Raises KeyError, TypeError or ValueError if it is not that."""
-        named = {node: group(tensors, str(node)) for node in self.peers}
+    def restore(self, tensors: Mapping[str, Tensor], index: int) -> None:
+        """Continue after `index` rounds from what `tensors` returned, which may also hold other nodes.
+
+        Raises KeyError, TypeError or ValueError if it is not that.
+        """
+        self._index = index - 1
+        named = {node: group(tensors, str(node)) for node in range(self.clients)}
         estimates = {
             node: from_tensors(group(own, "estimate"), round=int(own["spoken"]))
             for node, own in named.items()
@@ -193,3 +203,17 @@ class PeerGroup:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def mean_of(nodes: Collection[int], weights: Callable[[int], Tensor]) -> tuple[Tensor, float, int]:
+    """The mean of nodes' models, their root mean square distance from it, and the node that is farthest from it.
+
+    The order of the sum is that of the nodes' numbers, so its bits do not depend on where nodes run.
+    """
+    ordered = sorted(nodes)
+    total = torch.zeros_like(weights(ordered[0]), dtype=torch.float64)
+    for node in ordered:
+        total += weights(node)
+    mean = (total / len(ordered)).float()
+    apart = [float((weights(node) - mean).double().square().sum()) for node in ordered]
+    return mean, math.sqrt(sum(apart) / len(ordered)), ordered[max(range(len(ordered)), key=apart.__getitem__)]

@@ -52,7 +52,8 @@ class SecurePeer(SharedPeer):
     @classmethod
     def meet(cls, peers: Mapping[int, Peer]) -> None:
         some = next(iter(peers.values()))
-        identities = Identities(some.participant.clients, some.participant.protection.secret(0, "identities"))
+        secret = some.participant.protection.secret(0, "identities")
+        identities = Identities(some.participant.clients, lambda node: Identity.of(secret.child("client", node)))
         directory = Directory(identities)
         for node, peer in peers.items():
             if isinstance(peer, SecurePeer):

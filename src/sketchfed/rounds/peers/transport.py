@@ -11,22 +11,23 @@ class Transport(Protocol):
     """Moves messages between the nodes of a graph."""
 
     def exchange(
-        self, outgoing: Mapping[Pair, bytes], expected: Collection[Pair], index: int, step: int
+        self, outgoing: Mapping[Pair, bytes | None], expected: Collection[Pair], index: int, step: int
     ) -> Mapping[Pair, bytes]:
         """Send what nodes of this process say, and return what their neighbours said to them.
 
-        `outgoing` holds messages by sender and receiver. `expected` are the pairs whose receiver is in this process. A message
-        that does not come in time is missing from the result.
+        `outgoing` holds messages by sender and receiver. A message is empty if the node has nothing to say, and None if it is
+        lost on its way. `expected` are the pairs whose receiver is in this process. A message that is lost, or does not come
+        in time, is missing from the result.
         """
 
 
 class Direct:
-    """All nodes are in this process, so every message arrives."""
+    """All nodes are in this process, so every message arrives unless its loss is simulated."""
 
     def exchange(
-        self, outgoing: Mapping[Pair, bytes], expected: Collection[Pair], index: int, step: int
+        self, outgoing: Mapping[Pair, bytes | None], expected: Collection[Pair], index: int, step: int
     ) -> Mapping[Pair, bytes]:
-        return outgoing
+        return {pair: message for pair, message in outgoing.items() if message is not None}
 
 
 def weathered(links: Links, messages: Mapping[Pair, bytes], step: int) -> dict[Pair, bytes]:

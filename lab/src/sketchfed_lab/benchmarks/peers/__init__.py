@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,12 +29,13 @@ class ContestantError(RuntimeError):
 class Result:
     """Seconds of each round, the mean CPU seconds of a round, and the most memory that the process held.
 
-    The last two are None where the system does not tell.
+    The last two are None where the system does not tell. `facts` is what else a contestant tells of itself.
     """
 
     seconds: list[float]
     cpu_seconds: float | None
     peak_bytes: int | None
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:

@@ -28,4 +28,5 @@ def end_with(parent: int) -> None:
 name, work, options, target = sys.argv[1:]
 Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
 laps = import_module(f"sketchfed_lab.benchmarks.peers.{name}").measure(Work(**json.loads(work)), **json.loads(options))
-Path(target).write_text(json.dumps({"seconds": laps.seconds, "cpu_seconds": laps.cpu_seconds, "peak_bytes": peak_bytes()}))
+found = {"seconds": laps.seconds, "cpu_seconds": laps.cpu_seconds, "peak_bytes": peak_bytes(), "facts": laps.facts}
+Path(target).write_text(json.dumps(found))

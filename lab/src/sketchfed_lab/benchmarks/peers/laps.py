@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 
 class Laps:
@@ -18,6 +19,8 @@ class Laps:
     def __init__(self, *, skipped: int, rounds: int) -> None:
         self._first, self._last = skipped, skipped + rounds
         self._ends: list[float] = []
+        self.facts: dict[str, Any] = {}
+        """What else the contestant tells of itself."""
         self._before: float | None = None
         self._after: float | None = None
 

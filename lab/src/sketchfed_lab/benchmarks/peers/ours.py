@@ -1,6 +1,9 @@
 """sketchfed as its users run it: a configuration, clients in threads, every message packed to bytes."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +33,9 @@ def images(*, rows: int) -> DataSet:
     )
 
 
-def measure(work: Work, *, cores: int, sketched: bool) -> Laps:
+def measure(
+    work: Work, *, cores: int, sketched: bool, engine: Mapping[str, Any] = MappingProxyType({}), folder: Path | None = None
+) -> Laps:
     """Do all rounds, with updates sketched to a tenth or as they are."""
     laps, begun = Laps(skipped=work.warmup, rounds=work.rounds), False
 
@@ -59,10 +64,10 @@ def measure(work: Work, *, cores: int, sketched: bool) -> Laps:
             "local_rate": work.rate,
         },
         "codec": {"name": "sketched" if sketched else "dense"},
-        "engine": {"workers": cores, "evaluate_every": rounds},
+        "engine": {"workers": cores, "evaluate_every": rounds, **engine},
     }
     with nullcontext() if work.train else _untrained():
-        run(config, on_round=note)
+        run(config, on_round=note, folder=folder)
     return laps
 
 

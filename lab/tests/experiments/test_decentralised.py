@@ -96,7 +96,7 @@ def test_the_experiment_runs_from_search_to_figures(tmp_path):
 
 def test_the_dense_arm_is_read_where_it_had_sent_no_more():
     row = {"curve": [[1, 0, 0.3, 0, 0, 0, 100], [2, 0, 0.5, 0, 0, 0, 200]]}
-    assert [report.affordable(row, budget) for budget in (50, 100, 199, 1000)] == [0, 30, 30, 50]
+    assert [report.affordable(row, budget) for budget in (50, 100, 199, 1000)] == [None, 30, 30, 50]
 
 
 def test_gossipy_gets_our_data_and_steps_and_is_compared_when_we_had_sent_as_much():

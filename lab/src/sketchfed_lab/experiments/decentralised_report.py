@@ -70,10 +70,16 @@ def _end(row: Row, at: int) -> float:
     return mean(each[at] for each in row["curve"][-LAST:]) if row["curve"] and not row["diverged"] else math.nan
 
 
-def affordable(row: Row, budget: float) -> float:
-    """The accuracy in points at the last score by which no more bytes had passed in total. 0 before the first score."""
+def affordable(row: Row, budget: float) -> float | None:
+    """The accuracy in points at the last score by which no more bytes had passed in total. None before the first score."""
     scores = [100 * each[ACCURACY] for each in row["curve"] if each[TOTAL] <= budget]
-    return scores[-1] if scores else 0.0
+    return scores[-1] if scores else None
+
+
+def _at_bytes(rows: Collection[Row], budgets: Sequence[float]) -> str:
+    found = [affordable(row, budget) for row, budget in zip(rows, budgets, strict=True)]
+    known = [each for each in found if each is not None]
+    return f"{mean(known):.1f}" if known and len(known) == len(found) else "not scored yet"
 
 
 HEADINGS = (
@@ -96,12 +102,12 @@ def _line(runs: Runs, place: Place) -> list[str]:
         cells += ["", ""]
     else:
         cells.append(str(gap(runs, place, (nodes, spread, graph, DENSE, 1))))
-        cells.append(f"{mean(affordable(dense[seed], found[seed]['curve'][-1][TOTAL]) for seed in shared):.1f}")
+        cells.append(_at_bytes([dense[seed] for seed in shared], [found[seed]["curve"][-1][TOTAL] for seed in shared]))
     cells += [f"{100 * mean(_end(row, at) for row in rows):.1f}" for at in (WORST, MEAN_MODEL)]
     cells.append(f"{mean(_end(row, CONSENSUS) for row in rows):.3g}")
     last = [row["curve"][-1] for row in rows if row["curve"]]
     cells += [shown_bytes(mean(each[at] for each in last)) for at in (TOTAL, NODE, EDGE)]
-    return [*cells, f"{mean(each[STEPS] / each[0] for each in last):g}"]
+    return [*cells, f"{mean(each[STEPS] / each[0] for each in last):.3g}"]
 
 
 def _with(values: Sequence[float]) -> str:
@@ -189,10 +195,12 @@ def peers(rows: Sequence[Row], runs: Runs) -> str:
         cells.append(shown_bytes(sent))
         for arm, size in ((DENSE, 1), ("models", 10), ("differences", 10), (EXACT, 10)):
             own = runs.get((nodes, spread, graph, arm, size), {}).values()
-            cells.append(f"{mean(affordable(row, sent) for row in own):.1f}" if own else "")
+            cells.append(_at_bytes(own, [sent] * len(own)) if own else "")
         lines.append(cells)
-    headings = ("nodes", "spread", "size", "its local rate", "its accuracy", "bytes in total", "dense, at as many bytes")
-    headings += ("models 1/10", "differences 1/10", "sums 1/10")
+    headings = (
+        *("nodes", "spread", "size", "its local rate", "its accuracy", "bytes in total"),
+        *("dense, at as many bytes", "models 1/10", "differences 1/10", "sums 1/10"),
+    )
     return "\n## gossipy on the ring\n\n" + markdown(headings, lines) if lines else ""
 
 

@@ -36,7 +36,7 @@ bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, co
 	for topic in kernels rounds mean privacy secure layers dome scale federation models ranks; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
 
 EXPERIMENTS = table-1 theory global-rate layers-at-equal-bytes sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
-  local-drift quantity-skew \
+  local-drift quantity-skew decentralised gossip-rate diameter \
   rand-proj-figure-2 rand-proj-figure-3 rand-proj-figure-6 rand-proj-figure-7 rand-proj-closed-form \
   power-iteration k-means linear-regression codecs-at-equal-bytes private-accuracy private-accuracy-clients \
   private-accuracy-clients-secure privacy-audit dbcl-table-1 dbcl-table-1-cnn dbcl-figure-1 dbcl-figure-2 dbcl-figure-3 \

@@ -32,11 +32,11 @@ tables: ## write the tables and drawings of the pages anew, from the code and fr
 docs: ## build the site into docs/_build/html; a warning is an error
 	sphinx-build -q -W --keep-going docs docs/_build/html
 
-bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts, federations and models and record it in lab/benchmarks/results/
-	for topic in kernels rounds mean privacy secure layers dome scale federation models; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
+bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts, federations, models and ranks and record it in lab/benchmarks/results/
+	for topic in kernels rounds mean privacy secure layers dome scale federation models ranks; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
 
 EXPERIMENTS = table-1 theory global-rate layers-at-equal-bytes sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
-  local-drift quantity-skew \
+  local-drift quantity-skew decentralised gossip-rate diameter \
   rand-proj-figure-2 rand-proj-figure-3 rand-proj-figure-6 rand-proj-figure-7 rand-proj-closed-form \
   power-iteration k-means linear-regression codecs-at-equal-bytes private-accuracy private-accuracy-clients \
   private-accuracy-clients-secure privacy-audit dbcl-table-1 dbcl-table-1-cnn dbcl-figure-1 dbcl-figure-2 dbcl-figure-3 \

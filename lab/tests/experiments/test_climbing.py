@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sketchfed.runs import Case
-from sketchfed_lab.experiments.climbing import DOUBLES, HALF_DECADES, Tuning, climbed, decades, neighbours, values
+from sketchfed_lab.experiments.climbing import DOUBLES, HALF_DECADES, Axis, Tuning, climbed, decades, neighbours, values
 
 AXES = {"local_rate": HALF_DECADES, "proximal": decades(-3)}
 
@@ -26,11 +26,12 @@ def test_a_search_stays_where_neighbours_are_equal():
     assert climbed((2, 3), [HALF_DECADES, DOUBLES], lambda points: [0.5] * len(points)) == (2, 3)
 
 
-def test_places_are_round_numbers_and_an_axis_may_have_a_first_place():
+def test_places_are_round_numbers_and_an_axis_may_have_a_first_and_a_last_place():
     assert [HALF_DECADES.value(place) for place in range(-4, 3)] == [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
     assert [DOUBLES.value(place) for place in (-2, 0, 1)] == [0.25, 1.0, 2.0]
     assert values((-2, -3), AXES) == {"local_rate": 0.1, "proximal": 0.001}
     assert neighbours((-2, -3), list(AXES.values())) == [(-3, -3), (-1, -3), (-2, -2)]
+    assert neighbours((0,), [Axis(DOUBLES.value, most=0)]) == [(-1,)]
 
 
 def test_what_is_tuned_is_the_mean_over_seeds_of_the_last_scores_and_diverged_runs_never_win(tmp_path: Path):

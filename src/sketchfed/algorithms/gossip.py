@@ -109,13 +109,15 @@ class Gossip(FedAvg):
 
 
 def default_mixing(codec: Codec) -> float:
-    """A step towards the neighbours that was stable for a codec: 1 if it loses nothing, otherwise the share that it keeps.
+    """A step towards the neighbours with which nodes agree on every graph: 1 for a codec that loses nothing.
 
-    Twice as much was already too much for sketches. A biased codec does not say what it keeps, so it is judged by its size.
+    A codec that keeps the share p of a vector keeps γ below 2p/((2 − p)(1 − λ)), where λ is the lowest eigenvalue of the
+    weights: beyond that, disagreement grows without training, if all nodes use the same random projection. λ is above −1, so
+    this is p/(2 − p). A biased codec does not say what it keeps, so it is judged by its size.
     """
     if codec.name == Dense.name:
         return 1.0
     if codec.unbiased:
-        return codec.shrinkage
+        return codec.shrinkage / (2 - codec.shrinkage)
     size = getattr(codec, "size", None)
     return 0.5 if size is None else size / codec.dim

@@ -20,6 +20,11 @@ class Axis:
     value: Callable[[int], float]
     least: int | None = None
     """The first place. None if there is none."""
+    most: int | None = None
+    """The last place. None if there is none."""
+
+    def __contains__(self, place: int) -> bool:
+        return (self.least is None or place >= self.least) and (self.most is None or place <= self.most)
 
 
 def _half_decades(place: int) -> float:
@@ -52,9 +57,7 @@ def climbed(start: Point, axes: Sequence[Axis], scores: Callable[[Sequence[Point
 def neighbours(point: Point, axes: Sequence[Axis]) -> list[Point]:
     """All points that differ from this one by one place on one axis."""
     moved = [(at, point[at] + step) for at in range(len(axes)) for step in (-1, 1)]
-    return [
-        (*point[:at], place, *point[at + 1 :]) for at, place in moved if (least := axes[at].least) is None or place >= least
-    ]
+    return [(*point[:at], place, *point[at + 1 :]) for at, place in moved if place in axes[at]]
 
 
 @dataclass(frozen=True, kw_only=True)

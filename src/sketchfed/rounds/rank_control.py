@@ -16,7 +16,7 @@ _SAID, _LOST = b"\x01", b"\x00"
 _MOST_BYTES = 2**36
 
 
-class Layout(NamedTuple):
+class Homes(NamedTuple):
     """Where the nodes of a graph live."""
 
     homes: tuple[int, ...]
@@ -57,7 +57,7 @@ class Control:
     A rank waits for rank 0 as long as rank 0 is connected and gives signs of life. If rank 0 is gone, its message is missing.
     """
 
-    def __init__(self, links: RankLinks, layout: Layout, alive: Callable[[int], bool]) -> None:
+    def __init__(self, links: RankLinks, layout: Homes, alive: Callable[[int], bool]) -> None:
         """`alive` says whether a rank gave a sign of life."""
         self.links, self.layout = links, layout
         self.sent = self.received = 0

@@ -12,10 +12,10 @@ from sketchfed.config import Config
 from sketchfed.rounds import Participant
 from sketchfed.rounds.peers import PeerGroup, peer_of
 from sketchfed.rounds.rank_control import Control, Homes, LinkTransport
-from sketchfed.rounds.rank_group import NodeRank, OnRankTraffic, RankGroup
+from sketchfed.rounds.rank_group import NodeRank, RankGroup
 from sketchfed.rounds.rank_hub import Hub
 from sketchfed.rounds.rank_links import RankLinks
-from sketchfed.rounds.ranks import shared_out
+from sketchfed.rounds.ranks import OnCall, shared_out
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.storage import replace_file
 
@@ -63,7 +63,7 @@ def _group(config: Config, participant: Participant, problem: FederatedProblem, 
 
 
 def leading(
-    config: Config, participant: Participant, problem: FederatedProblem, start: Replica, hub: Hub, on_traffic: OnRankTraffic
+    config: Config, participant: Participant, problem: FederatedProblem, start: Replica, hub: Hub, on_traffic: OnCall
 ) -> RankGroup:
     """The nodes of the run, seen from rank 0. The other ranks call `following` at the same time."""
     control = _control(config, problem, hub, hub.runs)

@@ -32,8 +32,8 @@ tables: ## write the tables and drawings of the pages anew, from the code and fr
 docs: ## build the site into docs/_build/html; a warning is an error
 	sphinx-build -q -W --keep-going docs docs/_build/html
 
-bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts, federations and models and record it in lab/benchmarks/results/
-	for topic in kernels rounds mean privacy secure layers dome scale federation models; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
+bench: ## time kernels, rounds, means, noise, secure sums, layers, subspaces, cohorts, federations, models and ranks and record it in lab/benchmarks/results/
+	for topic in kernels rounds mean privacy secure layers dome scale federation models ranks; do sketchfed bench $$topic --out lab/benchmarks/results || exit 1; done
 
 EXPERIMENTS = table-1 theory global-rate layers-at-equal-bytes sketch-families bytes-to-accuracy bytes-to-accuracy-cifar \
   local-drift quantity-skew decentralised gossip-rate diameter \
@@ -41,7 +41,7 @@ EXPERIMENTS = table-1 theory global-rate layers-at-equal-bytes sketch-families b
   power-iteration k-means linear-regression codecs-at-equal-bytes private-accuracy private-accuracy-clients \
   private-accuracy-clients-secure privacy-audit dbcl-table-1 dbcl-table-1-cnn dbcl-figure-1 dbcl-figure-2 dbcl-figure-3 \
   dome-accuracy dome-energy dome-lemmas batch-norm shakespeare \
-  audit-reconstruction audit-dbcl audit-property audit-membership robust-rules flower-soak
+  audit-reconstruction audit-dbcl audit-neighbours audit-property audit-membership robust-rules flower-soak
 
 experiments: ## record what is missing of the experiments in lab/experiments/; hours for all of them from nothing
 	for name in $(EXPERIMENTS); do sketchfed reproduce $$name --out lab/experiments/$$name || exit 1; done

@@ -65,9 +65,10 @@ LINEAR = ("dense", "rand_k", "rand_k_spatial", "rand_proj_spatial")
 
 
 def test_there_is_a_case_of_every_algorithm():
-    """The private one is where noise is (test_view_noise.py)."""
+    """The private one is where noise is (test_view_noise.py), and those of graphs where neighbours are (test_neighbours.py)."""
     there = {case.get("algorithm", {}).get("name", "fedavg") for case in CASES.values()}
-    assert there | {"private_iterative"} == set(ALGORITHMS)
+    between = {name for name in ALGORITHMS if name.startswith("gossip")}
+    assert there | {"private_iterative"} | between == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -181,6 +182,6 @@ def test_what_is_not_trained_is_part_of_the_model():
 
 def test_roles_that_a_run_has_not_are_refused_with_those_it_has():
     run = recorded()
-    assert set(run.roles) | {"secure server"} == set(ROLES)
+    assert set(run.roles) | {"secure server", "neighbour"} == set(ROLES)
     with pytest.raises(UnknownNameError, match="no role named 'secure server'"):
         run.view("secure server")

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -27,6 +28,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "tracking": {"algorithm": {"name": "gossip_tracking", "local_steps": 1}, **SKETCHED},
     "models": {"algorithm": {"name": "gossip_models"}, "sketch": {"ratio": 0.3}, "training": {"evaluate_clients": True}},
     "exact": {"algorithm": {"name": "gossip_exact"}, "sketch": {"ratio": 0.3}},
+    "noise": {
+        "algorithm": {"name": "gossip"},
+        **SKETCHED,
+        "privacy": {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-3, "insecure_noise_seed": 7},
+    },
     "exact with failures": {"algorithm": {"name": "gossip_exact"}, "sketch": {"ratio": 0.3}, "graph": FAILING},
 }
 
@@ -106,6 +112,25 @@ def rank_0_dies() -> None:
     die_in_round_3(0)
     made = sketchfed.run(tables("gossip", "ranks"))
     print(json.dumps(bool(torch.isfinite(made.weights).all())))
+
+
+def a_rank_stands_still() -> None:
+    """Rank 2 stops in round 3, for longer than the deadline, and goes on later."""
+    exchange = LinkTransport.exchange
+
+    def standing(
+        self: LinkTransport, outgoing: Mapping[Pair, bytes | None], expected: Collection[Pair], index: int, step: int
+    ) -> Mapping[Pair, bytes]:
+        if index == 2:
+            subprocess.Popen(["sh", "-c", f"sleep 7; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return exchange(self, outgoing, expected, index, step)
+
+    if Launch.needed().rank == 2:
+        LinkTransport.exchange = standing  # type: ignore[method-assign]
+    given = tables("gossip", "ranks", nodes=3, rounds=14, graph={"name": "complete"}, deadline=4.0)
+    made = sketchfed.run(given, on_round=lambda line: time.sleep(0.6))
+    print(json.dumps(lines(made)))
 
 
 def the_root_dies() -> None:

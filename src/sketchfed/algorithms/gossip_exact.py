@@ -81,7 +81,14 @@ class GossipExact(Iterative):
                 f"a sum of sketches of {packet.clients:,} clients must hold {size:,} signed integers of at most {most} bits as "
                 "'values'."
             )
-        return found.values
+        values = found.values
+        largest = int(values.abs().max()) if size else 0
+        if largest > packet.clients << _EACH_BITS:
+            raise WireError(
+                f"each client adds integers of at most 2^{_EACH_BITS}, and a sum over {packet.clients:,} of them holds "
+                f"{largest:,}."
+            )
+        return values
 
     def server(self, state: State, packets: Sequence[Packet], seed: PublicSeed, *, noise: float = 0.0) -> tuple[State, Packet]:
         dim, shared = len(state.replica.weights), round_seed(seed, state.replica.round)

@@ -7,8 +7,10 @@ from sketchfed.attacks.inference import AlignmentAttack, LossAttack, MembershipA
 from sketchfed.attacks.labels import inferred
 from sketchfed.attacks.matching import Guess, Matching
 from sketchfed.attacks.membership import by_alignment, by_loss, mislabelled
+from sketchfed.attacks.neighbours import NeighbourChange
 from sketchfed.attacks.observation import Observation, Observed
 from sketchfed.attacks.property import PropertyInference
+from sketchfed.attacks.public import Public
 from sketchfed.attacks.reconstruction import DeepLeakage, FirstLayer, GradientMatching, JointMatching, Reconstruction
 from sketchfed.attacks.scores import (
     auc,
@@ -25,10 +27,10 @@ from sketchfed.attacks.scores import (
 )
 from sketchfed.attacks.shadows import each_seen, groups_seen
 from sketchfed.attacks.smoothing import smoothed_steps, smoothed_weights
-from sketchfed.attacks.steps import AllBroadcasts, AsSent, ByAdjoint, ByPseudoInverse, StepAttack, Steps
+from sketchfed.attacks.steps import AllBroadcasts, AllMessages, AsSent, ByAdjoint, ByPseudoInverse, StepAttack, Steps
 from sketchfed.attacks.targets import Joint, Target, repeated
 from sketchfed.attacks.theorems import adjoint_error, collision, product_error, pseudo_inverse_error
-from sketchfed.attacks.view import ROLES, Public, Update, View
+from sketchfed.attacks.view import ROLES, Update, View
 from sketchfed.parts import Registry
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "ROLES",
     "AlignmentAttack",
     "AllBroadcasts",
+    "AllMessages",
     "AsSent",
     "Attack",
     "ByAdjoint",
@@ -50,6 +53,7 @@ __all__ = [
     "LossAttack",
     "Matching",
     "MembershipAttack",
+    "NeighbourChange",
     "Observation",
     "Observed",
     "PropertyAttack",
@@ -96,7 +100,7 @@ __all__ = [
 
 _OURS: tuple[type[Attack], ...] = (
     *(GradientMatching, JointMatching, DeepLeakage, FirstLayer),
-    *(AsSent, ByAdjoint, ByPseudoInverse, AllBroadcasts),
+    *(AsSent, ByAdjoint, ByPseudoInverse, AllBroadcasts, AllMessages),
     PropertyAttack,
     *(LossAttack, AlignmentAttack),
 )
@@ -104,5 +108,5 @@ ATTACKS: Registry[type[Attack]] = Registry(
     "attack",
     {attack.name: attack for attack in _OURS},
     group="sketchfed.attacks",
-    base=(Reconstruction, StepAttack, PropertyAttack, MembershipAttack),  # an audit knows how to judge these
+    base=(Reconstruction, StepAttack, AllMessages, PropertyAttack, MembershipAttack),  # an audit knows how to judge these
 )

@@ -12,6 +12,7 @@ from sketchfed.attacks.base import Attack
 from sketchfed.attacks.membership import by_alignment, by_loss
 from sketchfed.attacks.property import PropertyInference
 from sketchfed.attacks.reconstruction import OnStep
+from sketchfed.attacks.shadows import shared
 from sketchfed.attacks.view import Update, View
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
@@ -52,7 +53,7 @@ class PropertyAttack(Attack):
         if not groups:
             raise InputError(f"the {view.role} sees nothing that is a function of one round's changes alone.")
         found: list[tuple[Update, float]] = []
-        for updates in groups:
+        for updates in (part for group in groups for part in _alike(group)):
             count = updates[0].count
             if count > MOST_EXAMPLES:
                 raise InputError(
@@ -121,6 +122,11 @@ class AlignmentAttack(MembershipAttack):
         if not updates:
             raise InputError(f"the {view.role} sees nothing that is a function of one round's changes alone.")
         return by_alignment([update.observation for update in updates], candidates, on_step=on_step)
+
+
+def _alike(updates: list[Update]) -> list[list[Update]]:
+    """Group updates that one forest can judge. Nodes of a graph train from models of their own, so each is judged alone."""
+    return [[updates[place] for place in places] for places in shared([update.observation for update in updates])]
 
 
 def _by_round(updates: Iterable[Update], rounds: int) -> list[list[Update]]:

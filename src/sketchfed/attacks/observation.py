@@ -121,10 +121,7 @@ class Observation:
     def seen(self, x: Tensor, y: Tensor) -> Tensor:
         """What would have arrived if these were the examples, `(size,)`."""
         change = self.change(x, y)
-        if self.map is None:
-            return change
-        found: Tensor = _Mapped.apply(change, self.map)  # type: ignore[no-untyped-call]
-        return found
+        return change if self.map is None else through(self.map, change)
 
     def _gradient(self, loss: Tensor, weights: Tensor) -> Tensor:
         try:
@@ -161,6 +158,12 @@ def batches_used(examples: Examples, work: LocalWork, seed: PublicSeed, size: in
     for start, stop in slices:
         own = places[start:stop]
         yield examples if len(slices) == 1 else Examples(examples.x[own], examples.y[own])
+
+
+def through(known: LinearMap, x: Tensor) -> Tensor:
+    """Apply a linear map so that the result can be differentiated by x."""
+    found: Tensor = _Mapped.apply(x, known)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Mapped(torch.autograd.Function):

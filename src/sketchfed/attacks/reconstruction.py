@@ -10,8 +10,9 @@ from sketchfed.attacks.analytic import first_inputs, unsketched
 from sketchfed.attacks.base import Attack
 from sketchfed.attacks.labels import inferred
 from sketchfed.attacks.matching import MOST, Guess, Matching
+from sketchfed.attacks.public import Public
 from sketchfed.attacks.targets import Target, repeated
-from sketchfed.attacks.view import Public, View
+from sketchfed.attacks.view import View
 from sketchfed.errors import InputError
 from sketchfed.seeds import PublicSeed
 

@@ -113,6 +113,26 @@ class AllBroadcasts(StepAttack):
         return _some(found, view)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AllMessages(Attack):
+    """Estimates the local changes of neighbours on a graph, from everything that was said in all rounds."""
+
+    goal = "steps"
+    name: ClassVar[str] = "all messages"
+    summary = "neighbours' changes that explain everything that they said, by least squares"
+    source = "here; Rauch, Tung & Striebel 1965"
+
+    def changes(self, view: View) -> dict[tuple[int, int], Tensor]:
+        """The most likely change of each neighbour in each round, `(dim,)`. Raises `InputError` with the reason if none."""
+        found = {(told.round, told.nodes[0]): told.change for told in view.told if told.change is not None}
+        if not found:
+            raise InputError(
+                "what one round's messages show of a change is all there is: other rounds tell nothing more. Use an attack on "
+                "examples."
+            )
+        return found
+
+
 def _sketched(view: View) -> dict[int, dict[str, Seen]]:
     """The sketched layers of each broadcast that was seen, by round."""
     if view.public.algorithm.shows_weights:

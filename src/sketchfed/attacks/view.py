@@ -9,24 +9,21 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from sketchfed.algorithms import Algorithm, Replica, RoundContext, cohort
-from sketchfed.attacks.knowledge import Heard, Knowledge, knowledge_of, spread
+from sketchfed.algorithms import Replica, RoundContext
+from sketchfed.attacks.knowledge import Heard, knowledge_of, spread
+from sketchfed.attacks.neighbours import NeighbourChange, Scene, told_by_neighbours
 from sketchfed.attacks.observation import Observation
 from sketchfed.attacks.opened import Members, OpenedSum, members_in, opened_sums, task_in
+from sketchfed.attacks.public import Public
 from sketchfed.codecs.linear import RoundTrip
-from sketchfed.errors import SketchfedError
-from sketchfed.nn.model_sketch import ModelSketch
-from sketchfed.protection import ClientWork, Protection, SecureSums
+from sketchfed.errors import InputError, SketchfedError
+from sketchfed.protection import ClientWork, SecureSums
 from sketchfed.protection.batches import batch_of
-from sketchfed.rounds import Exchange, Participant
+from sketchfed.rounds import Exchange
 from sketchfed.rounds.participant import MOST_UPDATES
-from sketchfed.seeds import PublicSeed, SecretSeed
-from sketchfed.sketches import Sketch
-from sketchfed.training import Examples, Loss, OfBatch, make_trainer
+from sketchfed.training import Examples
 from sketchfed.training.base import ClientData
-from sketchfed.training.blind import Latest, client_form
 from sketchfed.training.objective import Objective, objective_of
-from sketchfed.vectors import Layout
 from sketchfed.wire import Packet, number_named, split, unpack
 
 ROLES = {
@@ -35,108 +32,8 @@ ROLES = {
     "network": "whoever reads the wire, where no TLS or its end: every request and reply, no secrets",
     "client": "a client: what it is sent, its own replies and data",
     "colluders": "two clients that share what they are sent, and take their own part off what they see",
+    "neighbour": "a node of a graph: what its neighbours say to it, what it says, its own data",
 }
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Public:
-    """What everybody is assumed to know of a run: its configuration, the model without its weights, and the public seed.
-
-    The number of examples of each client is assumed to be known too, which favours the attack.
-    """
-
-    protection: Protection
-    """For an algorithm that is resolved for the module. It contains neither weights nor fixed noise seeds."""
-    module: nn.Module
-    loss: str | Loss | OfBatch
-    seed: PublicSeed
-    shape: tuple[int, ...]
-    """The shape of an example."""
-    sizes: tuple[int, ...]
-    """The number of examples of each client."""
-    start: Replica | None = None
-    """The first replica, if it follows from the public seed."""
-
-    @cached_property
-    def participant(self) -> Participant:
-        trainer = make_trainer(self.module, self.loss)
-        return Participant(trainer=trainer, seed=self.seed, protection=self.protection)
-
-    @property
-    def algorithm(self) -> Algorithm:
-        return self.protection.algorithm
-
-    @cached_property
-    def knowledge(self) -> Knowledge[Algorithm]:
-        """What the algorithm's messages reveal. Raises `InputError` if nobody has said."""
-        return knowledge_of(self.algorithm)
-
-    @property
-    def dim(self) -> int:
-        return self.participant.trainer.dim
-
-    def given(self, index: int) -> tuple[nn.Module, ModelSketch | None]:
-        """Return the model in the form that clients get in a round, and the sketches in between, if any."""
-        form = self.sketch(index)
-        if form is None:
-            return self.module, None
-        return self._forms.get(index, lambda: client_form(self.module, form)), form
-
-    @cached_property
-    def layout(self) -> Layout:
-        return Layout.of(self.module)
-
-    def sketches(self, index: int) -> Mapping[str, Sketch]:
-        """The sketches through which clients see the weights in a round."""
-        form = self.sketch(index)
-        return {} if form is None else form.sketches
-
-    def sketch(self, index: int) -> ModelSketch | None:
-        """The sketches of the model that clients get in a round. None if they get the model itself."""
-        return self.algorithm.given(self.seed, index).sketch
-
-    def trains(self, index: int) -> bool:
-        """Whether a round trains the weights."""
-        return self.algorithm.given(self.seed, index).trains
-
-    @cached_property
-    def _forms(self) -> Latest[nn.Module]:
-        return Latest()
-
-    @property
-    def of_examples(self) -> bool:
-        """Whether single examples are protected. Then batches are hidden or cut from passes. Sums are divided as planned."""
-        return self.protection.batches is not None
-
-    def used(self, index: int, client: int) -> tuple[int, ...] | None:
-        """Which of a client's examples are behind its reply in a round. None if batches are hidden, which are not public."""
-        size, context = self.sizes[client], RoundContext(round=index, seed=self.seed, client=client)
-        batches = self.protection.batches
-        if batches is None:
-            order, slices = self.algorithm.work.order(size, context.own)
-            return tuple(sorted(set(order[: slices[-1][1]].tolist())))
-        if batches.drawn_in_secret:
-            return None
-        numbers = torch.arange(size)
-        drawn = [batch for batch, _ in batches.draw(Examples(numbers, numbers), context, SecretSeed())]
-        return tuple(sorted({int(number) for batch in drawn for number in batch.x}))
-
-    def count(self, index: int, client: int) -> int:
-        """The number of a client's examples behind its reply in a round. If batches are hidden, the planned number."""
-        used, size, work = self.used(index, client), self.sizes[client], self.algorithm.work
-        return max(1, min(size, work.count(size) * (work.batch or size)) if used is None else len(used))
-
-    @property
-    def clip(self) -> float | None:
-        """The largest norm of what a client sends, without noise. None if no single bound applies."""
-        return self.protection.clip
-
-    def cohort(self, index: int) -> tuple[int, ...]:
-        """The clients of a round. Everybody can compute them, unless cohorts are hidden."""
-        if self.protection.hidden:
-            return ()
-        population = len(self.sizes)
-        return tuple(cohort(self.seed, index, population=population, count=self.algorithm.planned(population)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,7 +74,9 @@ class View:
         return bool(self.members)
 
     def replicas(self) -> dict[int, Replica]:
-        """The replicas of clients in each round that this role saw."""
+        """The replicas of clients in each round that this role saw. For a neighbour, the estimated model of its first one."""
+        if self.public.topology is not None:
+            return {told.round: self._started(told) for told in reversed(self.told)}
         return {replica.round: replica for replica, _, _ in self._rounds()}
 
     def updates(self) -> Sequence[Update]:
@@ -186,9 +85,40 @@ class View:
 
     @cached_property
     def _updates(self) -> Sequence[Update]:
+        if self.public.topology is not None:
+            return [self._from_neighbours(told) for told in self.told]
         knowledge_of(self.public.algorithm)  # refuses an algorithm of which nobody has said what it reveals
         found = self._told() if self.is_client else self._heard()
         return [update for update in found if self.public.trains(update.round)]
+
+    # What a neighbour sees ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def told(self) -> Sequence[NeighbourChange]:
+        """What a node of a graph learned of the changes of others, in the order of rounds."""
+        public, start = self.public, self.public.start
+        if public.topology is None or start is None or len(self.members) != 1:
+            raise InputError("only one node of a graph learns from its neighbours. Audit a run with [graph].")
+        return told_by_neighbours(
+            Scene(
+                protection=public.protection,
+                topology=public.topology,
+                layout=public.layout,
+                seed=public.seed,
+                start=start,
+                node=self.members[0],
+                exchanges=self.exchanges,
+            )
+        )
+
+    def _from_neighbours(self, told: NeighbourChange) -> Update:
+        noise = self.public.protection.variance(len(told.nodes)) ** 0.5
+        update = self._update(self._started(told), told.nodes, told.heard, noise)
+        return update if told.direct else replace(update, clip=None)
+
+    def _started(self, told: NeighbourChange) -> Replica:
+        """The model from which a change was made, as far as it is known."""
+        return Replica(round=told.round, weights=told.weights)
 
     # What the server sees, or whoever reads the wire ----------------------------------------------------------------
 

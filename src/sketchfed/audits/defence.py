@@ -7,19 +7,23 @@ from sketchfed.attacks import ATTACKS
 from sketchfed.attacks.base import Attack
 from sketchfed.attacks.inference import AlignmentAttack, MembershipAttack, PropertyAttack
 from sketchfed.attacks.reconstruction import GradientMatching, JointMatching, Reconstruction
-from sketchfed.attacks.steps import StepAttack
+from sketchfed.attacks.steps import AllMessages, StepAttack
 from sketchfed.attacks.view import View
 from sketchfed.audits.canaries import Canaries
 from sketchfed.audits.evidence import Evidence
 from sketchfed.audits.findings import DefenceRecord, Finding
-from sketchfed.audits.judging import judged_examples, judged_steps
+from sketchfed.audits.judging import judged_changes, judged_examples, judged_steps
 from sketchfed.audits.judging_inference import judged_canaries, judged_members, judged_property
 from sketchfed.audits.outside import Outside, Property
 from sketchfed.errors import SketchfedError
+from sketchfed.rounds.network import receiver
+from sketchfed.rounds.participant import MOST_UPDATES
 from sketchfed.seeds import PublicSeed
 from sketchfed.vectors import Layout
-from sketchfed.wire import Bits, unpack
+from sketchfed.wire import Bits, split, unpack
 
+_SINGLE = ("server", "network", "neighbour")
+"""The roles that see single clients' updates."""
 OnStage = Callable[[str, float], None]
 """Called with what is being done, and the share of the work that is done."""
 
@@ -79,7 +83,9 @@ class Bench:
                 yield finding
 
     def _applies(self, role: str, kind: type[Attack]) -> bool:
-        return not (role.endswith("server") and issubclass(kind, StepAttack))  # it took them itself
+        if issubclass(kind, StepAttack):  # a server took them itself, and on a graph nobody takes any
+            return not role.endswith("server") and role != "neighbour"
+        return role == "neighbour" or not issubclass(kind, AllMessages)
 
     def _same_bytes(self, attack: Attack) -> bool:
         return not isinstance(attack, MembershipAttack) or isinstance(attack, AlignmentAttack)
@@ -87,11 +93,13 @@ class Bench:
     def _tried(self, attack: Attack, view: View) -> Iterator[Finding]:
         seed = self.seed.child(f"{view.role}, {attack.name}".replace(" ", "-"))
         if isinstance(attack, Reconstruction):
-            several = isinstance(attack, JointMatching) or view.role not in ("server", "network")
+            several = isinstance(attack, JointMatching) or view.role not in _SINGLE
             victims = max(1, self.effort.victims // 2) if several else self.effort.victims
             yield judged_examples(self._equipped(attack), view, self.recorded, self.outside, victims=victims, seed=seed)
         elif isinstance(attack, StepAttack):
             yield judged_steps(attack, view, self.recorded)
+        elif isinstance(attack, AllMessages):
+            yield judged_changes(attack, view, self.recorded)
         elif isinstance(attack, PropertyAttack):
             taught = replace(attack, forest=replace(attack.forest, shadows=self.effort.shadows, trees=60))
             yield judged_property(
@@ -114,7 +122,9 @@ class Bench:
 
     def _judged_rounds(self, view: View) -> int:
         """The number of rounds that have as many updates as are to be judged."""
-        if view.role not in ("server", "network"):
+        if view.role == "neighbour":
+            return max(1, self.effort.judged // max(1, sum(told.round == 0 for told in view.told)))
+        if view.role not in _SINGLE:
             return max(1, self.effort.judged // 2)
         return max(1, self.effort.judged // view.public.algorithm.planned(len(view.public.sizes)))
 
@@ -151,10 +161,11 @@ def defence_record(name: str, bench: Bench, *, asked: str, on_stage: OnStage | N
 def _numbers(recorded: Evidence) -> int:
     """The size of a reply's values, without their positions."""
     for exchange in recorded.exchanges:
-        if exchange.reply is None or exchange.stage not in ("train", "masked"):
+        between = receiver(exchange) is not None
+        if exchange.reply is None or not (between or exchange.stage in ("train", "masked")):
             continue
         try:
-            arrays = unpack(exchange.reply).arrays
+            arrays = unpack(split(exchange.reply, most=MOST_UPDATES)[-1] if between else exchange.reply).arrays
         except SketchfedError:
             continue
         sent = [arrays["values"]] if "values" in arrays else list(arrays.values())

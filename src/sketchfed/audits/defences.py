@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sketchfed.algorithms import Algorithm, FedAvg
+from sketchfed.algorithms.gossip import Gossip
 from sketchfed.algorithms.settings import CodecSettings
 from sketchfed.config import Config, load_config
 
@@ -53,8 +54,11 @@ def embedded(seed: int) -> dict[str, Config]:
 
 
 def undefended(config: Config) -> Config:
-    """The same work on the same data, with whole updates in the clear."""
+    """The same work on the same data, with whole updates in the clear. On a graph, neighbours exchange whole models."""
     shared = {field.name: getattr(config.algorithm, field.name) for field in fields(Algorithm)}
+    if config.graph is not None:
+        own = {"global_rate": None, "participation": 1.0, "global_momentum": 0.0}
+        return replace(config, algorithm=Gossip(**shared | own), privacy=None, secure=None)
     return replace(config, algorithm=FedAvg(**shared | {"global_rate": None}), privacy=None, secure=None)
 
 

@@ -13,14 +13,17 @@ import torch
 from torch import Tensor
 
 from sketchfed import vectors
-from sketchfed.algorithms import RoundContext
+from sketchfed.algorithms import Replica, RoundContext
+from sketchfed.algorithms.gossip_tracking import GossipTracking
 from sketchfed.attacks.opened import Members, members_in
-from sketchfed.attacks.view import Public, View
+from sketchfed.attacks.public import Public
+from sketchfed.attacks.view import View
 from sketchfed.config import GIVEN, Config
 from sketchfed.errors import InputError, UnknownNameError
 from sketchfed.privacy.accounting import accounted
-from sketchfed.protection import Protection, SecureSums
+from sketchfed.protection import ClientWork, Protection, SecureSums
 from sketchfed.rounds import Exchange
+from sketchfed.rounds.network import receiver
 from sketchfed.runs.checkpoint import Checkpoints
 from sketchfed.runs.folder import METRICS, RunFolder
 from sketchfed.runs.loop import Loop
@@ -43,20 +46,33 @@ class Evidence:
     workload: Workload
     exchanges: Sequence[Exchange]
     weights: Sequence[Tensor] = field(default=(), repr=False)
-    """The server's weights before each round and after the last one. Empty if they would take too much memory."""
+    """The server's weights before each round and after the last one. Empty if they would take too much memory.
+
+    Without a server, they are the mean of the nodes' models.
+    """
+    nodes: Sequence[Tensor] = field(default=(), repr=False)
+    """The models of all nodes of a graph before each round and after the last one, `(nodes, dim)`. Empty without a graph."""
     final: Tensor | None = None
     metrics: Sequence[dict[str, Any]] = ()
 
     @property
     def roles(self) -> list[str]:
         """The roles from which it can be seen."""
+        if self.config.graph is not None:
+            return ["neighbour"]
         secure = isinstance(self._protection, SecureSums)
         return ["secure server" if secure else "server", "network", "client", "colluders"]
 
-    def view(self, role: str) -> View:
-        """What a role knows of this run."""
+    def view(self, role: str, node: int | None = None) -> View:
+        """What a role knows of this run. `node` is the neighbour who looks; by default, one of those with the most links."""
         if role not in self.roles:
             raise UnknownNameError("role", role, self.roles)
+        if node is not None and (role != "neighbour" or not 0 <= node < len(self.workload.parts)):
+            raise InputError(
+                f"no node {node} looks at this run as a {role}. Name a node of a graph, for role 'neighbour' only."
+            )
+        if role == "neighbour":
+            return self._neighbour(self._seen_most[0][0] if node is None else node)
         count = {"client": 1, "colluders": 2}.get(role, 0)
         members = tuple(sorted(client for client, _ in self._seen_most[:count]))
         passed = [each for each in self.exchanges if not members or each.client in members]
@@ -70,12 +86,19 @@ class Evidence:
             released=self.final if shown else None,
         )
 
+    def _neighbour(self, node: int) -> View:
+        passed = [each for each in self.exchanges if node in (each.client, receiver(each))]
+        own = {node: self.workload.examples(node)}
+        return View(role="neighbour", public=self.public, exchanges=passed, members=(node,), own=own)
+
     @cached_property
     def public(self) -> Public:
         """What everybody knows. Weights and noise seeds are taken out."""
         module = deepcopy(self.workload.module)
         algorithm = self._protection.algorithm
-        start = algorithm.begin(vectors.flatten(module)).replica if self.workload.shared_start else None
+        graph, sizes = self.config.graph, tuple(len(part) for part in self.workload.parts)
+        known = self.workload.shared_start or graph is not None  # nodes without a server begin with the same model
+        start = algorithm.begin(vectors.flatten(module)).replica if known else None
         with torch.no_grad():
             for parameter in vectors.trainable(module).values():  # what is frozen is part of the model that everybody knows
                 parameter.zero_()
@@ -85,8 +108,9 @@ class Evidence:
             loss=self.workload.loss,
             seed=self.config.shared_seed,
             shape=self.workload.dataset.shape,
-            sizes=tuple(len(part) for part in self.workload.parts),
+            sizes=sizes,
             start=start,
+            topology=None if graph is None else graph.topology(len(sizes), self.config.shared_seed),
         )
 
     @property
@@ -104,9 +128,33 @@ class Evidence:
         parts = [self._used(index, client) for client in clients]
         return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
 
+    def change(self, index: int, node: int) -> Tensor:
+        """The truth: the change that a node of a graph made in a round, without noise and before it mixed, `(dim,)`."""
+        if not self.nodes:
+            raise InputError(
+                "the models of the nodes were not kept. Record a run with [graph], and a smaller model or fewer rounds."
+            )
+        if isinstance(self.config.algorithm, GossipTracking):
+            raise InputError(
+                "nodes of algorithm 'gossip_tracking' take a step before they train, and the models from which they trained "
+                "were not kept. Look at another algorithm."
+            )
+        participant = self.public.participant
+        context = RoundContext(round=index, seed=self.config.shared_seed, client=node, population=len(self.workload.parts))
+        work = ClientWork(
+            trainer=participant.trainer,
+            replica=Replica(round=index, weights=self.nodes[index][node]),
+            examples=self.workload.examples(node),
+            memory=None,
+            context=context,
+        )
+        return work.trained(participant.algorithm.work).values
+
     def replied(self, index: int) -> tuple[int, ...]:
         """The clients that took part in a round."""
         passed = [each for each in self.exchanges if each.round == index]
+        if self.config.graph is not None:
+            return tuple(sorted({each.client for each in passed}))
         replied = tuple(each.client for each in passed if each.stage == "train" and each.reply is not None)
         known = self._members.get(index)
         return replied or (() if known is None else tuple(sorted(known.survivors)))
@@ -124,7 +172,7 @@ class Evidence:
     @cached_property
     def _seen_most(self) -> list[tuple[int, int]]:
         """The clients, sorted by how often they were asked, the most frequent first. Ties go to the lower number."""
-        asked = Counter(each.client for each in self.exchanges if each.stage in ("train", "keys"))
+        asked = Counter(each.client for each in self.exchanges if self.config.graph or each.stage in ("train", "keys"))
         return sorted(asked.items(), key=lambda item: (-item[1], item[0]))
 
     def _used(self, index: int, client: int) -> Examples:
@@ -164,10 +212,18 @@ def record(
     exchanges: list[Exchange] = []
     loop = Loop(config, workload, exchanges.extend)
     weights = [loop.weights.clone()] if loop.rounds * len(loop.weights) <= MOST_WEIGHTS else []
+    clients = len(workload.parts)
+    nodes = (
+        [loop.models]
+        if config.graph and config.engine.name == "local" and loop.rounds * clients * len(loop.weights) <= MOST_WEIGHTS
+        else []
+    )
 
     def watch(line: dict[str, Any]) -> None:
         if weights:
             weights.append(loop.weights.clone())
+        if nodes:
+            nodes.append(loop.models)
         if on_round is not None:
             on_round(line)
 
@@ -177,6 +233,7 @@ def record(
         workload=workload,
         exchanges=exchanges,
         weights=weights,
+        nodes=nodes,
         final=run.weights,
         metrics=run.metrics,
     )

@@ -14,6 +14,11 @@ _ROLES = (
         "Masked replies, which look random, and the opened sums of a round.",
     ),
     ("colluders", "Two clients that work together.", "What both are sent. They pool it and subtract their own part."),
+    (
+        "neighbour",
+        "A node of a graph, in a run without a server.",
+        "What its neighbours say to it, what it says, and its own data. Nothing that passes between others.",
+    ),
 )
 
 _CLAIMS = (

@@ -8,7 +8,7 @@ from sketchfed.attacks.estimation import cosine
 from sketchfed.attacks.matching import Guess
 from sketchfed.attacks.reconstruction import OnStep, Reconstruction
 from sketchfed.attacks.scores import MOST_DECIBELS, label_accuracy, mse, psnr, recognised, ssim
-from sketchfed.attacks.steps import AsSent, StepAttack
+from sketchfed.attacks.steps import AllMessages, AsSent, StepAttack
 from sketchfed.attacks.targets import Target
 from sketchfed.attacks.view import View
 from sketchfed.audits.evidence import Evidence
@@ -121,16 +121,30 @@ def judged_steps(attack: StepAttack, view: View, recorded: Evidence) -> Finding:
             cosines.append(cosine(estimate, truth))
     if not cosines:
         return not_applicable(attack, view, "the weights did not move.")
+    return _aligned(attack, view, cosines, told=isinstance(attack, AsSent))
+
+
+def judged_changes(attack: AllMessages, view: View, recorded: Evidence) -> Finding:
+    """Compare the estimated changes of a node's neighbours with the true ones, by their cosine in each round."""
+    try:
+        pairs = [(estimate, recorded.change(*place)) for place, estimate in attack.changes(view).items()]
+    except InputError as error:
+        return not_applicable(attack, view, str(error))
+    cosines = [cosine(*pair) for pair in pairs if all(float(each.norm()) for each in pair)]
+    if not cosines:
+        return not_applicable(attack, view, "no neighbour's model moved.")
+    return _aligned(attack, view, cosines, told=False)
+
+
+def _aligned(attack: Attack, view: View, cosines: list[float], *, told: bool) -> Finding:
+    """The finding on estimates with these cosines. What is `told` by design is no leak."""
     middle, low, high = median_interval(cosines)
-    told = isinstance(attack, AsSent)
     return Finding(
         role=view.role,
         attack=attack.name,
-        goal="steps",
+        goal=attack.goal,
         verdict="not applicable" if told else "leaks" if low > ALIGNED else "nothing found",
-        reason="clients are told every step by design, with whatever noise is in it: there is nothing to attack."
-        if told
-        else "",
+        reason=_TOLD if told else "",
         victims=len(cosines),
         measure="cosine",
         score=middle,

@@ -180,7 +180,8 @@ class EngineSettings:
     """For flower: the file of the SuperExec secret, if the SuperLink was started with one."""
     deadline: float = 60.0
     """For flower: the seconds that a client has to answer. A client that takes longer has dropped out of the round. For ranks:
-    the seconds without a sign of life after which a rank counts as lost, and the run ends."""
+    the seconds without a sign of life after which a rank counts as lost, and the run ends. Without a server, the seconds that
+    a node waits for what its neighbours say, and [the others go on](ranks.md#without-a-server) after that."""
     wait: float = 120.0
     """For flower: the seconds to wait for the SuperLink, and for `data.clients` nodes to join before round 1. For ranks: the
     seconds to wait for all ranks."""

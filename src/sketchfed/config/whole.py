@@ -171,7 +171,7 @@ class Config:
             check_served(algorithm)
         else:
             check_graph(protection)
-            check_neighbourhoods(protection, self.graph.topology(clients, self.shared_seed).graph(0))
+            check_neighbourhoods(protection, self.graph.topology(clients, self.shared_seed))
         budget = protection.budget
         return full if budget is None else replace(full, privacy=budget.settings)
 

@@ -177,6 +177,13 @@ class Tree:
             )
         return self._children[node]
 
+    def below(self, node: int) -> tuple[int, ...]:
+        """A node, and all nodes whose way to the root leads over it."""
+        found = [node]
+        for each in found:  # which grows while it is read
+            found += self.children(each)
+        return tuple(found)
+
 
 def _ends(edge: Iterable[int]) -> Edge:
     ends = tuple(edge) if isinstance(edge, Iterable) and not isinstance(edge, str) else ()

@@ -151,6 +151,12 @@ def _checked_tables(offer: Offer) -> dict[str, Mapping[str, Any]]:
             tables[key] = table
     if offer.sent and "engine" in tables:
         raise InputError("a server says nothing of engines to a node. Remove [engine] from what is sent.")
+    graph = tables.get("graph", {})
+    options = graph.get("options")
+    if offer.sent and ("path" in graph or (isinstance(options, Mapping) and options.get("path"))):
+        raise InputError(
+            "a server names no files of a node: a message about a line of graph.path quotes it. Remove path from what is sent."
+        )
     return tables
 
 

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms import Replica, State
-from sketchfed.errors import DivergedError, NoReplyError, StorageError
+from sketchfed.errors import DivergedError, NoReplyError, StorageError, WireError
 from sketchfed.graphs import Topology
 from sketchfed.kernels.finite import all_finite
 from sketchfed.protection import Protection
 from sketchfed.rounds.engine import Engine
 from sketchfed.rounds.peers import Pair, PeerRound
-from sketchfed.rounds.peers.saved import everywhere, once
+from sketchfed.rounds.peers.saved import everywhere, once, whole_numbers
 from sketchfed.rounds.recorder import Exchange, OnExchange
 from sketchfed.rounds.server import Server
 from sketchfed.rounds.tally import Answers
 from sketchfed.seeds import PublicSeed
-from sketchfed.wire import Packet, pack
+from sketchfed.wire import Packet, expect_kind, number_named, pack, unpack
 
 RECEIVER = "receiver"
 """The kind of packet that names, in recorded messages, to whom a node spoke."""
@@ -165,15 +165,32 @@ class Network(Server):
             self._can_go_on = False
             return
         try:
-            self.traffic = {(a, b): sent for a, b, sent in under_way["traffic"].reshape(-1, 3).tolist()}
-            self._lost, self._steps, self.farthest = under_way["counts"].tolist()
-            nodes = {name.removeprefix("node."): each for name, each in under_way.items() if name.startswith("node.")}
-            self.group.restore(everywhere(nodes), self.round)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            rows, nodes = whole_numbers(under_way, "traffic", -1, 3), self.group.clients
+            if rows.numel() and int(rows[:, :2].max()) >= nodes:
+                raise ValueError(f"it counts messages of node {int(rows[:, :2].max()):,}, and there are {nodes:,} nodes")
+            self.traffic = {(a, b): sent for a, b, sent in rows.tolist()}
+            self._lost, self._steps, farthest = whole_numbers(under_way, "counts", 3).tolist()
+            if farthest >= nodes:
+                raise ValueError(f"it names node {farthest:,}, and there are {nodes:,} nodes")
+            self.farthest = farthest
+            held = {name.removeprefix("node."): each for name, each in under_way.items() if name.startswith("node.")}
+            for name, each in held.items():
+                if name.endswith(".spoken") and int(each) > self.round:
+                    raise ValueError(f"'{name}' is round {int(each):,}, and {self.round:,} rounds are over")
+            self.group.restore(everywhere(held), self.round)
+        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise StorageError(
                 f"the checkpoint does not say what the nodes of the graph hold: {error}. It was damaged or replaced; start the "
                 "run anew in another folder."
             ) from error
+
+
+def receiver(exchange: Exchange) -> int | None:
+    """The node to which a recorded message between neighbours was sent. None if it is no such message."""
+    try:
+        return int(number_named(expect_kind(unpack(exchange.request), RECEIVER), "node", least=0, most=2**62))
+    except WireError:
+        return None
 
 
 def _exchange(index: int, step: int, pair: Pair, message: bytes) -> Exchange:

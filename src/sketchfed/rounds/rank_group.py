@@ -62,6 +62,8 @@ class RankGroup(PeerGroup):
         """The ranks that wait for rank 0."""
         self._found: dict[int, Tensor] = {}
         """The models of nodes on other ranks, when they were last asked for."""
+        self._before, self._asked = self._counted(), ("", 0.0)
+        """What was counted so far, and the last question, with the time at which it was asked."""
 
     @property
     def recording(self) -> bool:
@@ -78,7 +80,7 @@ class RankGroup(PeerGroup):
 
     def round(self, index: int) -> PeerRound:
         check_root(self, self._control)
-        start, before = time.monotonic(), self._counted()
+        start = time.monotonic()
         self._tell("round")
         own = super().round(index)
         seconds = {0: time.monotonic() - start}
@@ -94,7 +96,7 @@ class RankGroup(PeerGroup):
         found.unheard |= set(silent) - self.topology.at(index).away
         for rank, report in reports.items():
             seconds[rank] = report.seconds
-        self._say(found, seconds, before)
+        self._say("round", [self._control.layout.homes[node] for node in found.worked], seconds)
         return found
 
     def _steps(self, index: int) -> int:
@@ -113,12 +115,12 @@ class RankGroup(PeerGroup):
             "received": links.moved_in,
         }
 
-    def _say(self, found: PeerRound, seconds: Mapping[int, float], before: Mapping[str, int]) -> None:
-        layout, after = self._control.layout, self._counted()
-        worked = [sum(layout.homes[node] == rank for node in found.worked) for rank in range(layout.ranks)]
-        times = [round(seconds.get(rank, 0.0), 4) for rank in range(layout.ranks)]
-        moved = {name: after[name] - before[name] for name in after}
-        self._on_traffic({"stage": "round", **moved, "clients": worked, "seconds": times})
+    def _say(self, stage: str, homes: Sequence[int], seconds: Mapping[int, float]) -> None:
+        """Tell what passed since the last call, with the home of each node that took part."""
+        ranks, before, self._before = range(self._control.layout.ranks), self._before, self._counted()
+        moved = {name: now - before[name] for name, now in self._before.items()}
+        times = [round(seconds.get(rank, 0.0), 4) for rank in ranks]
+        self._on_traffic({"stage": stage, **moved, "clients": [homes.count(rank) for rank in ranks], "seconds": times})
 
     # Questions --------------------------------------------------------------------------------------------------------
 
@@ -128,6 +130,7 @@ class RankGroup(PeerGroup):
         messages = {rank: Message(packet, () if parts is None else parts[rank]) for rank in self._control.others}
         self._control.send(messages, self._next, f"command {self._number}")
         self._number += 1
+        self._asked = kind, time.monotonic()
         return f"answer {self._number - 1}"
 
     def _answers(self, stage: str, read: Callable[[Message, Collection[int]], Read]) -> dict[int, Read]:
@@ -135,6 +138,9 @@ class RankGroup(PeerGroup):
         found = self._read(self._control.collect(sorted(self._in_step), self._next, stage, patient=True), read)
         self._in_step &= found.keys()
         self._look_for_gone()
+        kind, start = self._asked
+        homes = [home for home in self._control.layout.homes if home in found]
+        self._say(kind, homes, dict.fromkeys(found, time.monotonic() - start))
         return found
 
     def _read(self, messages: Mapping[int, Message], read: Callable[[Message, Collection[int]], Read]) -> dict[int, Read]:

@@ -143,9 +143,7 @@ def _counted(packet: Packet, name: str, links: Links, own: Collection[int], end:
         if not (ends[end] in own and 0 <= sender < links.graph.nodes and 0 <= size <= _MOST_BYTES):
             raise WireError(f"'{name}' of a report counts messages of nodes that live elsewhere.")
         if receiver not in links.graph.neighbours(sender):
-            raise WireError(
-                f"'{name}' of a report counts messages from node {sender} to node {receiver}, between which no link works."
-            )
+            raise WireError(f"'{name}' of a report counts messages over a link that does not work.")
     if len(found) != count:
         raise WireError(f"'{name}' of a report counts the messages between two nodes twice.")
     return found

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from sketchfed import vectors
@@ -157,6 +158,13 @@ class Loop:
     def weights(self) -> Tensor:
         """The server's current weights."""
         return self._server.state.replica.weights[: self._trainer.dim]
+
+    @property
+    def models(self) -> Tensor:
+        """The current models of all nodes of a graph, `(nodes, dim)`."""
+        if not isinstance(self._server, Network):
+            raise InputError("nodes have models of their own only in a run with [graph].")
+        return torch.stack([self._server.group.weights(node) for node in range(self._engine.clients)])
 
     @property
     def title(self) -> str:

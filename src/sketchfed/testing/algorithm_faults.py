@@ -12,7 +12,7 @@ import torch
 
 from sketchfed import vectors
 from sketchfed.algorithms import Algorithm, Replica
-from sketchfed.attacks.view import Public
+from sketchfed.attacks.public import Public
 from sketchfed.config import GIVEN, Config, DataSettings, EngineSettings, ModelSettings, load_config
 from sketchfed.errors import InputError
 from sketchfed.protection import Protection

@@ -12,7 +12,8 @@ from torch import Tensor
 from sketchfed import vectors
 from sketchfed.algorithms import Algorithm
 from sketchfed.attacks.knowledge import is_known
-from sketchfed.attacks.view import Public, Update, View
+from sketchfed.attacks.public import Public
+from sketchfed.attacks.view import Update, View
 from sketchfed.errors import InputError
 from sketchfed.rounds import Exchange, Recorder
 from sketchfed.testing.algorithm_cases import AlgorithmSuite, clients_data, module, started

@@ -36,6 +36,7 @@ EXPERIMENTS = {
     "dbcl-figure-2": "sketchfed_lab.experiments.dbcl_roc",
     "dbcl-figure-3": "sketchfed_lab.experiments.dbcl_estimates",
     "audit-dbcl": "sketchfed_lab.experiments.audit_dbcl",
+    "audit-neighbours": "sketchfed_lab.experiments.audit_neighbours",
     "dome-accuracy": "sketchfed_lab.experiments.dome_accuracy",
     "dome-energy": "sketchfed_lab.experiments.dome_energy",
     "dome-lemmas": "sketchfed_lab.experiments.dome_lemmas",

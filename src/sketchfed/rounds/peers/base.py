@@ -39,6 +39,11 @@ class Peer(ABC):
     def algorithm(self) -> Algorithm:
         return self.participant.algorithm
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The names of the tensors in an estimate that others hold of this node."""
+        return ("weights",)
+
     @classmethod
     def first(cls, start: Replica) -> Replica:
         """What all nodes hold before round 1. They share the object."""
@@ -84,7 +89,7 @@ class Peer(ABC):
 
     @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
-        """Continue from what `tensors` returned. Raises KeyError, TypeError or ValueError if it is not that.
+        """Continue from what `tensors` returned. Raises KeyError, TypeError, ValueError or RuntimeError if it is not that.
 
         `estimates` holds what each node has told of its model, as far as nodes keep that.
         """

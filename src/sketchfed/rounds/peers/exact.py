@@ -1,6 +1,6 @@
 """The node of algorithm 'gossip_exact': sums of sketches go up a spanning tree, and the update comes down."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 import torch
@@ -13,6 +13,7 @@ from sketchfed.errors import UnresolvedError, WireError
 from sketchfed.graphs import Links, Tree
 from sketchfed.rounds.participant import MOST_UPDATES, BehindError, Participant, behind
 from sketchfed.rounds.peers.base import Pair, Peer, Plan
+from sketchfed.rounds.peers.saved import whole_numbers
 from sketchfed.rounds.peers.voice import Voice
 from sketchfed.rounds.stepping import checked_step
 from sketchfed.training import ClientMemory, Examples
@@ -35,6 +36,9 @@ class ExactPeer(Peer):
     the result to its parent. The root takes Algorithm 1's step, and the update travels down. A node that misses an update asks
     all its neighbours in the next round. One node is the root in all rounds, because two roots could take different steps from
     the same round. While it is away, the others wait.
+
+    **Nodes trust those above them.** A parent can send its children another update than its own, and so can a neighbour that is
+    asked for what was missed. Nobody notices, and the nodes below stay on a model of their own.
     """
 
     rooted = True
@@ -55,9 +59,15 @@ class ExactPeer(Peer):
         """Neighbours that asked for what they missed."""
         self._lacking = False
         """Whether this node may have missed an update."""
+        self._asks = False
+        """Whether it asks its neighbours in this round for what it missed."""
         self._last = -1
         """The round in which it last took part."""
         self._tree: Tree | None = None
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return ("weights", *self.algorithm.carried)
 
     @property
     def exact(self) -> GossipExact:
@@ -92,12 +102,13 @@ class ExactPeer(Peer):
         self._tree = tree_of(links, self.root)
         self._total, self._count, self._norm, self._held, self._asked = None, 0, None, {}, set()
         self._lacking |= self._last not in (index - 1, index)
+        self._asks = self._lacking and self.node != self.root  # the root takes all steps itself, so it has missed none
         self._last = index
         self._sum_round = self.replica.round
 
     def work(self, index: int, examples: Examples, links: Links) -> None:
         self._begin(index, links)
-        if self.node not in self._cohort():
+        if self.node not in self._cohort(self.replica.round):
             return
         memory = ClientMemory(kept=self.kept)
         said, after = self.participant.answer(self.replica, examples, memory, self.node)
@@ -105,14 +116,16 @@ class ExactPeer(Peer):
         self._total = self.exact.integers(unpack(said), len(self.weights), self.context(self.replica.round))
         self._count, self._norm = 1, float(self._total.double().norm())
 
-    def _cohort(self) -> list[int]:
+    def _cohort(self, index: int) -> Collection[int]:
         population = self.participant.clients
         count = self.algorithm.planned(population)
-        return cohort(self.participant.seed, self.replica.round, population=population, count=count)
+        if count == population:
+            return range(population)
+        return cohort(self.participant.seed, index, population=population, count=count)
 
     def tell(self, receiver: int, step: int) -> bytes | None:
         if step == 0:
-            return BehindError("", self.replica.round).reply if self._lacking else None
+            return BehindError("", self.replica.round).reply if self._asks else None
         if step == 1:
             return self._missed_by(receiver) if receiver in self._asked else None
         if self._is_up(receiver):
@@ -144,14 +157,16 @@ class ExactPeer(Peer):
         state = State(replica=self.replica)
         _, update = checked_step(self.exact, state, [summed], self.participant.seed, noise=noise)
         if update is not None:
-            self._follow(pack(update.stamped(round=self.replica.round)))
+            self._follow(pack(update.stamped(round=self.replica.round)), most=self._last + 1)
 
-    def _follow(self, task: bytes) -> None:
-        """Go on to the round of a task: updates, or a whole model."""
+    def _follow(self, task: bytes, *, most: int) -> None:
+        """Go on to the round of a task, which is updates or a whole model. `most` is the last round that there can be."""
         after = self.participant.receive(self.replica, task)
+        if after.round > most:
+            raise WireError(f"it leads to round {after.round:,}, and at most {most:,} rounds can be over.")
         if after.round <= self.replica.round:
             return
-        parts = [bytes(part) for part in split(task, most=MOST_UPDATES)]
+        parts = [bytes(part) for part in split(task, most=MOST_UPDATES)][self.replica.round - after.round :]
         if kind_of(parts[-1]) == "snapshot":
             self._updates = Voice(after, self.algorithm.carried)
         else:
@@ -170,15 +185,19 @@ class ExactPeer(Peer):
             self._held[sender] = held[0] or 0
             self._asked.add(sender)
         elif step == 1:
+            if not self._asks:
+                raise WireError("nobody asked for what it sends. Send updates to those that missed them.")
             self._catch_up(message)
-        elif not self._is_child(sender):
-            self._follow(message)
-        else:
+        elif self._is_child(sender):
             self._add(sender, unpack(message))
+        elif self._is_up(sender):
+            self._follow(message, most=self._last + 1)
+        else:
+            raise WireError(f"node {sender} is no neighbour of node {self.node} in the tree of this round.")
 
     def _catch_up(self, task: bytes) -> None:
         """Follow what was missed. What this node trained before belongs to an earlier round, so it does not count."""
-        self._follow(task)
+        self._follow(task, most=self._last)
         if self.replica.round > self._sum_round:
             self._total, self._count, self._sum_round = None, 0, self.replica.round
 
@@ -189,11 +208,14 @@ class ExactPeer(Peer):
         """Add a child's sum. If children are at different rounds, the sums of the latest round count."""
         index = int(number_named(packet, "round", least=0, most=2**62))
         held = int(number_named(packet, "held", least=0, most=2**62))
-        most = self.participant.clients
         if packet.kind == SUM:
             total = self.exact.total(packet, len(self.weights))
-            if self._count + packet.clients > most:
-                raise WireError(f"it claims to be a sum over {packet.clients:,} nodes, and there are only {most:,} in all.")
+            self._check_round(index)
+            if packet.clients > (most := self._most_below(sender, index)):
+                raise WireError(
+                    f"it claims to be a sum over {packet.clients:,} nodes, and node {sender} and those below it are at most "
+                    f"{most:,} in the round."
+                )
             self.check_norm(float(total.double().norm()) / packet.clients, self._norm)
             if self._total is None or index > self._sum_round:
                 self._total, self._count, self._sum_round = total, packet.clients, max(index, self._sum_round)
@@ -202,6 +224,20 @@ class ExactPeer(Peer):
         elif packet.kind != "begin":
             raise WireError(f"a child in the tree sends a '{SUM}' or a 'begin', got '{packet.kind}'.")
         self._held[sender] = held
+
+    def _check_round(self, index: int) -> None:
+        """Refuse sums of a round that cannot have begun. They would displace the sums of all others.
+
+        A node that has missed nothing is at the latest round, and so is the root, which takes the steps.
+        """
+        latest = self._last if self._asks and self._lacking else self.replica.round
+        if index > latest:
+            raise WireError(f"it is a sum of round {index + 1:,}, and round {latest + 1:,} is the latest that can have begun.")
+
+    def _most_below(self, child: int, index: int) -> int:
+        """How many nodes a child can speak for: those of the round that are below it, and itself."""
+        below = () if self._tree is None else self._tree.below(child)
+        return len(set(below).intersection(self._cohort(index)))
 
     def close(self, links: Links) -> None:
         self._step_at_root()
@@ -216,5 +252,5 @@ class ExactPeer(Peer):
         self._updates.restore(tensors, estimates[self.node])
         self.replica = self._updates.estimate
         self.kept = ClientMemory.from_tensors(group(tensors, "kept")).kept
-        last, lacking = tensors["last"].tolist()
+        last, lacking = whole_numbers(tensors, "last", 2, least=-1).tolist()
         self._last, self._lacking = int(last), bool(lacking)

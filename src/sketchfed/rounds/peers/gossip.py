@@ -8,11 +8,12 @@ from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.algorithms.gossip import Gossip
-from sketchfed.algorithms.replicas import followed, from_tensors, group
+from sketchfed.algorithms.replicas import followed, group
 from sketchfed.errors import UnresolvedError, WireError
 from sketchfed.graphs import Links
 from sketchfed.rounds.participant import MOST_UPDATES, BehindError, Participant
 from sketchfed.rounds.peers.base import Peer, Plan
+from sketchfed.rounds.peers.saved import replica, vector, whole_numbers
 from sketchfed.rounds.peers.voice import Voice
 from sketchfed.training import ClientMemory, Examples
 from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
@@ -49,6 +50,10 @@ class GossipPeer(Peer):
         """Neighbours whose message of this round was understood."""
         self._heard: set[int] = set()
         """Neighbours whose message of this round arrived."""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return ("weights", *self.extras)
 
     @property
     def gossip(self) -> Gossip:
@@ -124,17 +129,38 @@ class GossipPeer(Peer):
         copy, each = self._copy(sender), self.gossip.packets_each
         if len(parts) == 1 and kind_of(parts[0]) == "snapshot":
             found = self.voice.whole(unpack(parts[0]), len(copy.weights))
-            self.check_norm(float(found.weights.norm()), float(copy.weights.norm()))
+            self._check_whole(found)
             return found if found.round > copy.round else copy
         if not parts or len(parts) % each:
             raise WireError(f"{len(parts)} packets are not a whole number of updates; each update has {each}.")
         for start in range(0, len(parts), each):
             update = parts[start : start + each]
-            if (after := _after(unpack(update[-1]))) == copy.round:
+            if (after := self._after(unpack(update[-1]))) == copy.round:
                 copy = self._moved(copy, b"".join(update), sender)
             elif after > copy.round:
                 return None
         return copy
+
+    def _after(self, update: Packet) -> int:
+        """The round of the estimate on which an update builds. Refused unless it is of a round from there to this one."""
+        after, index = _after(update), int(number_named(update, "round", least=0, most=2**62))
+        if not after <= index <= self._worked:
+            raise WireError(
+                f"it is of round {index + 1:,} and builds on what was said before round {after + 1:,}. An update builds on "
+                f"earlier ones, and this is round {self._worked + 1:,}."
+            )
+        return after
+
+    def _check_whole(self, found: Replica) -> None:
+        """Raise `WireError` if no honest neighbour can have this estimate of its own model in this round."""
+        if found.round > self._worked + 1:
+            raise WireError(
+                f"it is an estimate after round {found.round:,}, and this is round {self._worked + 1:,}. A node sends the one "
+                "that it has."
+            )
+        own = self.voice.estimate.to_tensors()
+        for name, tensor in found.to_tensors().items():
+            self.check_norm(float(tensor.norm()), float(own[name].norm()) or float(own["weights"].norm()))
 
     def _copy(self, node: int) -> Replica:
         return self.copies.get(node, self.start)
@@ -164,13 +190,14 @@ class GossipPeer(Peer):
 
     def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
         self.voice.restore(tensors, estimates[self.node])
-        self.owed = tensors["owed"]
+        self.owed = vector(tensors, "owed", len(self.owed))
         self.kept = ClientMemory.from_tensors(group(tensors, "kept")).kept
-        self._held = {int(node): int(held) for node, held in tensors["held"].reshape(-1, 2).tolist()}
-        self._missed = set(tensors["missed"].tolist())
+        self._held = {int(node): int(held) for node, held in whole_numbers(tensors, "held", -1, 2).tolist()}
+        self._missed = set(whole_numbers(tensors, "missed", -1).tolist())
         for other, named in _by_number(group(tensors, "copy")).items():
-            index, fresh = named["round"].tolist()
-            self.copies[other] = estimates[other] if fresh else from_tensors(group(named, "replica"), round=index)
+            index, fresh = whole_numbers(named, "round", 2).tolist()
+            saved = group(named, "replica")
+            self.copies[other] = estimates[other] if fresh else replica(saved, self.told, len(self.owed), round=index)
             if self.copies[other].round != index:
                 raise ValueError(
                     f"node {self.node} holds node {other}'s estimate of round {index}, and node {other} another one"

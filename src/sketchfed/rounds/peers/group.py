@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from sketchfed.algorithms import Replica
-from sketchfed.algorithms.replicas import from_tensors, group
-from sketchfed.errors import InputError, SketchfedError, reason
+from sketchfed.algorithms.replicas import group
+from sketchfed.errors import DivergedError, FaultyPartError, InputError, SketchfedError, reason
 from sketchfed.graphs import Links, Topology
 from sketchfed.rounds.kept import KeptExamples
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.peers.base import Pair, Peer
+from sketchfed.rounds.peers.saved import replica, whole_numbers
 from sketchfed.rounds.peers.transport import Direct, Transport, weathered
 from sketchfed.training import ClientMemory, Examples, Judged
 
@@ -129,8 +130,7 @@ class PeerGroup:
             if receiver in active:
                 expected.append((sender, receiver))
             if sender in self.peers:
-                word = self.peers[sender].tell(receiver, step) if sender in active else None
-                outgoing[sender, receiver] = word or b""
+                outgoing[sender, receiver] = self._word((sender, receiver), step, found) if sender in active else b""
         said = {pair: message for pair, message in outgoing.items() if message}
         if said:
             found.spoken.add(step)
@@ -145,6 +145,17 @@ class PeerGroup:
             if came[pair]:
                 self._hear(pair, came[pair], step, found)
         found.lost += sum(pair not in came for pair in expected if pair in said or pair[0] not in self.peers)
+
+    def _word(self, pair: Pair, step: int, found: PeerRound) -> bytes:
+        """What a node says to a neighbour: nothing, if it holds numbers that no packet carries."""
+        sender, receiver = pair
+        try:
+            return self.peers[sender].tell(receiver, step) or b""
+        except (DivergedError, FaultyPartError):  # of the step of all nodes together
+            raise
+        except SketchfedError as error:
+            found.failed[sender] = str(error)
+            return b""
 
     def _hear(self, pair: Pair, message: bytes, step: int, found: PeerRound) -> None:
         sender, receiver = pair
@@ -189,15 +200,16 @@ class PeerGroup:
     def restore(self, tensors: Mapping[str, Tensor], index: int) -> None:
         """Continue after `index` rounds from what `tensors` returned, which may also hold other nodes.
 
-        Raises KeyError, TypeError or ValueError if it is not that.
+        Raises KeyError, TypeError, ValueError or RuntimeError if it is not that.
         """
         self._index = index - 1
+        some = next(iter(self.peers.values()))
         named = {node: group(tensors, str(node)) for node in range(self.clients)}
-        estimates = {
-            node: from_tensors(group(own, "estimate"), round=int(own["spoken"]))
-            for node, own in named.items()
-            if "spoken" in own
-        }
+        estimates = {}
+        for node, own in named.items():
+            if "spoken" in own:
+                spoken = int(whole_numbers(own, "spoken"))
+                estimates[node] = replica(group(own, "estimate"), some.told, len(some.start.weights), round=spoken)
         for node, peer in self.peers.items():
             peer.restore(named[node], estimates)
 

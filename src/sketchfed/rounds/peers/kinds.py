@@ -6,13 +6,13 @@ from sketchfed.algorithms.gossip_exact import GossipExact
 from sketchfed.algorithms.gossip_models import GossipModels
 from sketchfed.algorithms.gossip_tracking import GossipTracking
 from sketchfed.errors import InputError
-from sketchfed.graphs import Graph
+from sketchfed.graphs import Topology
 from sketchfed.protection import NoisySent, Protection, SecureNoise, SecureSums
 from sketchfed.rounds.peers.base import Peer
 from sketchfed.rounds.peers.exact import ExactPeer
 from sketchfed.rounds.peers.gossip import GossipPeer
 from sketchfed.rounds.peers.models import ModelsPeer, PairwisePeer, SharedPeer
-from sketchfed.rounds.peers.secure import FEWEST, SecurePeer
+from sketchfed.rounds.peers.secure import FEWEST, SecurePeer, hiding
 from sketchfed.rounds.peers.tracking import TrackingPeer
 
 _KINDS: dict[type[Algorithm], type[Peer]] = {
@@ -62,6 +62,11 @@ def check_graph(protection: Protection) -> None:
             f"algorithm.participation = {algorithm.participation:g} does not go with [privacy] on a graph: nodes that missed "
             "updates may be in another round, so a node may take part more often than planned. Remove participation."
         )
+    if kind is ExactPeer and protection.budget is not None and protection.budget.passes is not None:
+        raise InputError(
+            "privacy.batches = 'passes' does not go with algorithm 'gossip_exact' on a graph: if an update is lost, nodes take "
+            "the same batch again, and a pass pays for each example once. Use batches = 'poisson'."
+        )
     if isinstance(protection, SecureSums) and kind is not SecurePeer:
         raise InputError(
             f"[secure] does not go with algorithm '{algorithm.name}' on a graph: a neighbour must read each message by itself. "
@@ -96,13 +101,22 @@ def check_graph(protection: Protection) -> None:
         )
 
 
-def check_neighbourhoods(protection: Protection, graph: Graph) -> None:
-    """Refuse secure sums over so few neighbours that they hide nothing."""
+def check_neighbourhoods(protection: Protection, topology: Topology) -> None:
+    """Refuse secure sums over so few neighbours that they hide nothing, or in which one has nearly all the weight."""
     if not isinstance(protection, SecureSums):
         return
+    graph, weights = topology.graph(0), topology.weights(0)
     node = min(range(graph.nodes), key=graph.degree)
     if graph.degree(node) < FEWEST:
         raise InputError(
             f"[secure] sums what a node's neighbours say, and node {node} has {graph.degree(node)} of them. A sum over fewer "
             f"than {FEWEST} hides nothing. Use a graph with more links, such as 'random_regular', or remove [secure]."
         )
+    for node in range(graph.nodes):
+        count = hiding(float(weights[node, each]) for each in graph.neighbours(node))
+        if count < FEWEST:
+            raise InputError(
+                f"[secure] sums what a node's neighbours say, and in the sum of node {node}, only {count} have a weight of at "
+                f"least a tenth of the largest one. {FEWEST} must, or the sum shows what a single neighbour says. Use a "
+                "graph whose nodes have similar numbers of neighbours, such as 'random_regular', or other graph.weights."
+            )

@@ -16,6 +16,7 @@ from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.protection import ClientWork, NoisySteps, SecureSteps
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.peers.base import Pair, Peer, Plan
+from sketchfed.rounds.peers.saved import vector
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import ClientMemory, Examples, Pull
 from sketchfed.wire import Packet, pack, unpack
@@ -91,7 +92,7 @@ class ModelsPeer(Peer):
         return {**named, "weights": self._weights}
 
     def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
-        self._weights = tensors["weights"]
+        self._weights = vector(tensors, "weights", len(self._weights))
         self.kept = ClientMemory.from_tensors(group(tensors, "kept")).kept
 
 

@@ -1,7 +1,8 @@
 """The node of algorithm 'gossip_models' under [secure]: it learns the sum of its neighbours' sketches, and no single one."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from sketchfed.algorithms import Replica, round_seed
 from sketchfed.errors import SecureSumError, SketchfedError, UnresolvedError
 from sketchfed.graphs import Links
 from sketchfed.protection import SecureSums
+from sketchfed.protection.honest_sums import clipped_to, honest_norm
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.peers.base import Peer, Plan
 from sketchfed.rounds.peers.models import SharedPeer
@@ -22,6 +24,14 @@ log = logging.getLogger("sketchfed")
 
 FEWEST = 3
 """The fewest neighbours whose sum hides something: with two, one of them knows the other's part."""
+_LEAST_SHARE = 0.1
+"""A neighbour hides others only if it has this share, at least, of the largest weight in the sum."""
+
+
+def hiding(weights: Iterable[float]) -> int:
+    """How many neighbours hide each other in a sum with these weights. One of much weight is not hidden by those of little."""
+    known = list(weights)
+    return sum(weight > 0 and weight >= _LEAST_SHARE * max(known) for weight in known)
 
 
 class SecurePeer(SharedPeer):
@@ -75,18 +85,23 @@ class SecurePeer(SharedPeer):
         super().work(index, examples, links)
         self._links, self._said = links, None
         self._answers, self._replies, self._sessions = {}, {}, {}
-        terms = self._terms(self.node)
+        try:
+            terms = self._terms(self.node)
+        except SketchfedError as error:  # with so few neighbours, no sum meets the run's demands
+            log.warning("round %d: node %d does not mix: %s", index + 1, self.node, error)
+            terms = None
         self._server = None if terms is None else SecureServer(terms, self._directory)
 
     def _terms(self, node: int) -> Terms | None:
         """The terms of the sum that a node opens in this round. None if too few of its links work."""
         neighbours = () if self._links is None else self._links.graph.neighbours(node)
-        if len(neighbours) < FEWEST:
+        if self._links is None or hiding(self._links.weight(node, each) for each in neighbours) < FEWEST:
             return None
         sums, seed = self.sums, round_seed(self.participant.seed, self._index)
         session = seed.child("neighbourhood", node).to_bytes()
         shape = {"size": sums.mechanism.size, "bits": sums.mechanism.bits}
-        return sums.settings.terms(neighbours, cohort=len(neighbours), session=session, index=self._index, **shape)
+        terms = sums.settings.terms(neighbours, cohort=len(neighbours), session=session, index=self._index, **shape)
+        return terms if terms.least >= FEWEST else replace(terms, least=FEWEST)
 
     def tell(self, receiver: int, step: int) -> bytes | None:
         if step % 2:
@@ -172,7 +187,9 @@ class SecurePeer(SharedPeer):
                 return
             context = self.context(self._index)
             largest = self._largest(self.node)
-            total = self.sums.mechanism.recovered(result.total, context.shared) * largest
+            mechanism = self.sums.mechanism
+            longest = honest_norm(mechanism, clients=len(result.survivors))  # one neighbour can mask any integers
+            total = clipped_to(mechanism.recovered(result.total, context.shared), longest) * largest
             share = sum(links.weight(self.node, each) for each in result.survivors)
             step = self.models.towards(self.weights, total, share, context)
             self._weights = self._weights + step.mul_(self.models.mixing_rate)

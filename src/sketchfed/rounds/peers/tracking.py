@@ -12,6 +12,7 @@ from sketchfed.errors import UnresolvedError
 from sketchfed.graphs import Links
 from sketchfed.rounds.participant import Participant
 from sketchfed.rounds.peers.gossip import GossipPeer, wanted
+from sketchfed.rounds.peers.saved import vector
 from sketchfed.training import ClientMemory, Examples
 from sketchfed.wire import pack
 
@@ -64,7 +65,10 @@ class TrackingPeer(GossipPeer):
 
     def restore(self, tensors: Mapping[str, Tensor], estimates: Mapping[int, Replica]) -> None:
         super().restore(tensors, estimates)
-        self.owed_tracked, self._last, self._towards = (tensors[name] for name in ("owed_tracked", "last", "towards"))
+        dim = len(self.owed)
+        self.owed_tracked, self._last, self._towards = (
+            vector(tensors, name, dim) for name in ("owed_tracked", "last", "towards")
+        )
 
 
 def _tracked(estimate: Replica) -> Tensor:

@@ -7,7 +7,11 @@ from torch import Tensor
 
 from sketchfed.algorithms import Replica
 from sketchfed.algorithms.forms import WholeModel
-from sketchfed.wire import Packet, pack, packed_size
+from sketchfed.rounds.peers.saved import whole_numbers
+from sketchfed.wire import Packet, number_named, pack, packed_size, split, unpack
+
+_MOST_PARTS = 8
+"""More packets than an update of any algorithm has."""
 
 
 class Voice:
@@ -57,8 +61,16 @@ class Voice:
     def restore(self, tensors: Mapping[str, Tensor], estimate: Replica) -> None:
         """Continue from what `tensors` returned. `estimate` is the one in it, which others may share."""
         self.estimate = estimate
-        updates = _as_bytes(tensors["updates"], tensors["sizes"])
-        self._latest = list(zip(tensors["starts"].tolist(), updates, strict=True))
+        starts, sizes = (whole_numbers(tensors, name, -1) for name in ("starts", "sizes"))
+        self._latest = list(zip(starts.tolist(), _as_bytes(tensors["updates"], sizes), strict=True))
+        for start, update in self._latest:
+            parts = list(split(update, most=_MOST_PARTS))
+            if (
+                not start < estimate.round
+                or not parts
+                or not start <= number_named(unpack(parts[-1]), "round") < estimate.round
+            ):
+                raise ValueError(f"it holds an update on round {start:,} of an estimate of round {estimate.round:,}")
 
 
 def _as_tensors(parts: Sequence[bytes]) -> tuple[Tensor, Tensor]:
@@ -68,4 +80,6 @@ def _as_tensors(parts: Sequence[bytes]) -> tuple[Tensor, Tensor]:
 
 
 def _as_bytes(data: Tensor, sizes: Tensor) -> list[bytes]:
+    if data.dtype != torch.uint8 or data.dim() != 1:
+        raise ValueError("its updates are not bytes")
     return [part.numpy().tobytes() for part in torch.split(data, sizes.tolist())] if len(sizes) else []

@@ -16,7 +16,7 @@ from sketchfed_lab.experiments import decentralised_report
 from sketchfed_lab.experiments.arms import run_arms
 from sketchfed_lab.experiments.climbing import DOUBLES, HALF_DECADES, Axis, Point, Tuning, values
 from sketchfed_lab.experiments.decentralised_peer import gossiped, graph_of
-from sketchfed_lab.experiments.decentralised_report import ALONE, DENSE, NOBODY, SERVED, TORCH
+from sketchfed_lab.experiments.decentralised_report import ALONE, DENSE, NOBODY, SERVED, STABLE, TORCH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +83,7 @@ ARMS = {
     "alone": Arm(algorithm="gossip", axes={"local_rate": HALF_DECADES}, sketches=False, start={1: (-1,)}, served=True),
     "dense": Arm(algorithm="gossip", axes=MIXES, sketches=False, start={1: (-1, 0)}),
     "differences": Arm(algorithm="gossip", axes=MIXES, codec=True, start={10: (-2, -3), 50: (-2, -5)}),
-    "differences, default γ": Arm(
-        algorithm="gossip", axes={"local_rate": HALF_DECADES}, codec=True, start={10: (-2,), 50: (-2,)}
-    ),
+    STABLE: Arm(algorithm="gossip", axes={"local_rate": HALF_DECADES}, codec=True, start={10: (-2,), 50: (-2,)}),
     "models": Arm(algorithm="gossip_models", axes=MIXES, start={10: (-2, 0), 50: (-2, 0)}),
     "sums": Arm(algorithm="gossip_exact", axes=RATES, start={10: (-1, -1), 50: (-1, -2)}, served=True),
 }
@@ -166,7 +164,7 @@ def everything(settings: Settings) -> dict[int, list[Place]]:
     return found
 
 
-SKETCHED = ("differences", "models", "sums", "differences, default γ")
+SKETCHED = ("differences", "models", "sums", STABLE)
 """Arms with sketches. The last one is not run with more nodes."""
 
 

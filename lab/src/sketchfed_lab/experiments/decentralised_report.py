@@ -24,6 +24,7 @@ COLUMNS = (
 ACCURACY, WORST, MEAN_MODEL, CONSENSUS, TOTAL, NODE, EDGE, STEPS = range(2, 10)
 """Where a point of a curve has its values."""
 DENSE, SERVER, TORCH, EXACT, ALONE = "dense", "server", "torch", "sums", "alone"
+STABLE = "differences, default γ"
 SERVED, NOBODY = "a server", "no links"
 """Stand in the place of a graph."""
 DECADES = [1e-3, 1e-2, 0.1, 1, 10, 100, 1000]
@@ -253,7 +254,7 @@ def by_gap(runs: Runs, shapes: Shapes) -> Any:
 
 def curves(runs: Runs, nodes: int, at: int, title: str) -> Any:
     """A value against the bytes that a node sends on average: a panel for each graph, rows for each spread."""
-    hidden = {TORCH, ALONE} if at == ACCURACY else {TORCH, ALONE, SERVER, EXACT}
+    hidden = {TORCH, ALONE, STABLE} if at == ACCURACY else {TORCH, ALONE, STABLE, SERVER, EXACT}
     own = {place: found for place, found in runs.items() if place[0] == nodes and place[3] not in hidden}
     values, colours = {place: _points(found, nodes, at) for place, found in own.items()}, _colours(runs, own)
     bytes_sent = [each["MB"] for points in values.values() for each in points]

@@ -17,7 +17,7 @@ import torch
 import sketchfed
 from sketchfed import Run
 from sketchfed.rounds.launch import Launch
-from sketchfed.rounds.peers import Pair
+from sketchfed.rounds.peers import Hop
 from sketchfed.rounds.rank_control import LinkTransport
 
 SKETCHED: dict[str, Any] = {"codec": {"name": "sketched"}, "sketch": {"ratio": 0.3}}
@@ -63,8 +63,8 @@ def die_in_round_3(rank: int) -> None:
     exchange = LinkTransport.exchange
 
     def dying(
-        self: LinkTransport, outgoing: Mapping[Pair, bytes | None], expected: Collection[Pair], index: int, step: int
-    ) -> Mapping[Pair, bytes]:
+        self: LinkTransport, outgoing: Mapping[Hop, bytes | None], expected: Collection[Hop], index: int, step: int
+    ) -> Mapping[Hop, bytes]:
         if index < 2:
             return exchange(self, outgoing, expected, index, step)
         exchange(self, dict(list(outgoing.items())[:1]), (), index, step)
@@ -119,8 +119,8 @@ def a_rank_stands_still() -> None:
     exchange = LinkTransport.exchange
 
     def standing(
-        self: LinkTransport, outgoing: Mapping[Pair, bytes | None], expected: Collection[Pair], index: int, step: int
-    ) -> Mapping[Pair, bytes]:
+        self: LinkTransport, outgoing: Mapping[Hop, bytes | None], expected: Collection[Hop], index: int, step: int
+    ) -> Mapping[Hop, bytes]:
         if index == 2:
             subprocess.Popen(["sh", "-c", f"sleep 7; kill -CONT {os.getpid()}"])
             os.kill(os.getpid(), signal.SIGSTOP)

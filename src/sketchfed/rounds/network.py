@@ -12,7 +12,7 @@ from sketchfed.graphs import Topology
 from sketchfed.kernels.finite import all_finite
 from sketchfed.protection import Protection
 from sketchfed.rounds.engine import Engine
-from sketchfed.rounds.peers import Pair, PeerRound
+from sketchfed.rounds.peers import Hop, PeerRound
 from sketchfed.rounds.peers.saved import everywhere, once, whole_numbers
 from sketchfed.rounds.recorder import Exchange, OnExchange
 from sketchfed.rounds.server import Server
@@ -65,7 +65,7 @@ class Network(Server):
         group.recording = tell is not None
         self.farthest = 0
         """The node whose model is farthest from the mean."""
-        self.traffic: dict[Pair, int] = {}
+        self.traffic: dict[Hop, int] = {}
         """The bytes that each node sent to each neighbour since the start."""
         self.wanted: Callable[[int], bool] = lambda number: True
         """Whether the mean after that many rounds will be looked at."""
@@ -82,7 +82,7 @@ class Network(Server):
     def measured(self) -> dict[str, float | None]:
         """How far nodes are apart, and what passed between them."""
         nodes = [0] * self.group.clients
-        edges: dict[Pair, int] = {}
+        edges: dict[Hop, int] = {}
         for (sender, receiver), sent in self.traffic.items():
             nodes[sender] += sent
             edge = (min(sender, receiver), max(sender, receiver))
@@ -193,7 +193,7 @@ def receiver(exchange: Exchange) -> int | None:
         return None
 
 
-def _exchange(index: int, step: int, pair: Pair, message: bytes) -> Exchange:
+def _exchange(index: int, step: int, pair: Hop, message: bytes) -> Exchange:
     """A message between neighbours, as an exchange whose request names the receiver."""
     to = pack(Packet(kind=RECEIVER, arrays={}, scalars={"node": pair[1]}))
     return Exchange(round=index, stage=f"step {step}", client=pair[0], request=to, reply=message)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from sketchfed.errors import WireError
-from sketchfed.rounds.peers import Pair
+from sketchfed.rounds.peers import Hop
 from sketchfed.rounds.rank_hub import Message, integers
 from sketchfed.rounds.rank_links import RankLinks
 from sketchfed.wire import Packet, expect_kind, pack, split, tensor_named, unpack
@@ -16,7 +16,7 @@ _SAID, _LOST = b"\x01", b"\x00"
 _MOST_BYTES = 2**36
 
 
-class Layout(NamedTuple):
+class Homes(NamedTuple):
     """Where the nodes of a graph live."""
 
     homes: tuple[int, ...]
@@ -44,8 +44,8 @@ class LinkTransport:
         self._links = links
 
     def exchange(
-        self, outgoing: Mapping[Pair, bytes | None], expected: Collection[Pair], index: int, step: int
-    ) -> Mapping[Pair, bytes]:
+        self, outgoing: Mapping[Hop, bytes | None], expected: Collection[Hop], index: int, step: int
+    ) -> Mapping[Hop, bytes]:
         marked = {pair: _LOST if message is None else _SAID + message for pair, message in outgoing.items()}
         came = self._links.exchange(marked, expected, index, f"step {step}")
         return {pair: message[1:] for pair, message in came.items() if message[:1] == _SAID}
@@ -57,7 +57,7 @@ class Control:
     A rank waits for rank 0 as long as rank 0 is connected and gives signs of life. If rank 0 is gone, its message is missing.
     """
 
-    def __init__(self, links: RankLinks, layout: Layout, alive: Callable[[int], bool]) -> None:
+    def __init__(self, links: RankLinks, layout: Homes, alive: Callable[[int], bool]) -> None:
         """`alive` says whether a rank gave a sign of life."""
         self.links, self.layout = links, layout
         self.sent = self.received = 0

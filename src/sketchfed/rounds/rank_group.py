@@ -29,7 +29,7 @@ from sketchfed.wire import Packet, number_named
 log = logging.getLogger("sketchfed")
 
 Read = TypeVar("Read")
-OnTraffic = Callable[[dict[str, Any]], None]
+OnRankTraffic = Callable[[dict[str, Any]], None]
 _REPORT, _MOST = "report", 2**62
 
 
@@ -51,7 +51,7 @@ class RankGroup(PeerGroup):
     themselves pass between neighbours only. The nodes of a rank that is gone or late are left out, and `gone` names them.
     """
 
-    def __init__(self, *arguments: Any, control: Control, on_traffic: OnTraffic, **options: Any) -> None:
+    def __init__(self, *arguments: Any, control: Control, on_traffic: OnRankTraffic, **options: Any) -> None:
         """`control` speaks to the other ranks. The other arguments are those of `PeerGroup`."""
         layout = control.layout
         super().__init__(*arguments, nodes=layout.nodes(0), transport=LinkTransport(control.links), **options)

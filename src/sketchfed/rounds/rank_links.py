@@ -21,11 +21,10 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from sketchfed.errors import InputError, RankError, WireError
 from sketchfed.rounds.launch import Launch, Place, met
+from sketchfed.rounds.peers.base import Hop
 
 log = logging.getLogger("sketchfed")
 
-Edge = tuple[int, int]
-"""The sender and the receiver of a message, both nodes."""
 _HELLO = struct.Struct("<8s16sI")
 _FRAME = struct.Struct("<4sIIQBQ")
 _GREETING, _MAGIC, _BYE = b"SKLINKS1", b"SKLF", b"SKLB"
@@ -99,7 +98,7 @@ class RankLinks:
         launch, if this process is connected to it already; each object needs one of its own, or a prefix in it.
         """
         self.rank, self.deadline = launch.rank, deadline
-        self.sent: defaultdict[Edge, int] = defaultdict(int)
+        self.sent: defaultdict[Hop, int] = defaultdict(int)
         """The bytes of the messages that were given to each edge, to nodes on other ranks."""
         self.moved_out = self.moved_in = 0
         """All bytes that this rank wrote to connections and read from them, without those of TLS and TCP."""
@@ -110,7 +109,7 @@ class RankLinks:
         self._late: set[int] = set()
         self._gone: set[int] = set()
         self._index, self._done = -1, set[str]()
-        self._arrived: defaultdict[tuple[int, str], dict[Edge, bytes]] = defaultdict(dict)
+        self._arrived: defaultdict[tuple[int, str], dict[Hop, bytes]] = defaultdict(dict)
         self._closing = False
         self._incoming: dict[int, socket.socket] = {}
         self._contexts = None if tls is None else (tls.context(server=True), tls.context(server=False))
@@ -156,14 +155,14 @@ class RankLinks:
 
     def exchange(
         self,
-        outgoing: Mapping[Edge, bytes],
-        expected: Collection[Edge],
+        outgoing: Mapping[Hop, bytes],
+        expected: Collection[Hop],
         index: int,
         stage: str,
         *,
         deadline: float | None = None,
         alive: Callable[[int], bool] | None = None,
-    ) -> dict[Edge, bytes]:
+    ) -> dict[Hop, bytes]:
         """Send messages, and return those of the expected ones that arrive before the deadline.
 
         `outgoing` holds the messages of nodes on this rank, and `expected` the edges to nodes on this rank. All ranks give the
@@ -174,7 +173,7 @@ class RankLinks:
         """
         self._check(outgoing, expected, index, stage)
         own = {edge: data for edge, data in outgoing.items() if self._homes[edge[1]] == self.rank}
-        by_rank: defaultdict[int, list[tuple[Edge, bytes]]] = defaultdict(list)
+        by_rank: defaultdict[int, list[tuple[Hop, bytes]]] = defaultdict(list)
         for edge, data in outgoing.items():
             if edge not in own:
                 by_rank[self._homes[edge[1]]].append((edge, data))
@@ -187,7 +186,7 @@ class RankLinks:
         )
         return {edge: found[edge] for edge in expected if edge in found}
 
-    def _check(self, outgoing: Mapping[Edge, bytes], expected: Collection[Edge], index: int, stage: str) -> None:
+    def _check(self, outgoing: Mapping[Hop, bytes], expected: Collection[Hop], index: int, stage: str) -> None:
         if index < self._index or (index == self._index and stage in self._done):
             raise InputError(f"the exchange '{stage}' of index {index} is over. Use each pair once, with indices that grow.")
         if not stage.isascii() or not 0 < len(stage) <= _LONGEST_STAGE:
@@ -198,8 +197,8 @@ class RankLinks:
                     raise InputError(f"a message over edge {edge} is not {what} by a node on rank {self.rank}.")
 
     def _collected(
-        self, expected: set[Edge], index: int, stage: str, deadline: float, alive: Callable[[int], bool] | None
-    ) -> dict[Edge, bytes]:
+        self, expected: set[Hop], index: int, stage: str, deadline: float, alive: Callable[[int], bool] | None
+    ) -> dict[Hop, bytes]:
         until = time.monotonic() + deadline
         with self._changed:
             self._advance(index)
@@ -227,7 +226,7 @@ class RankLinks:
         for key in [key for key in self._arrived if key[0] < index]:
             del self._arrived[key]
 
-    def _take(self, rank: int, edge: Edge, index: int, stage: str, data: bytes) -> None:
+    def _take(self, rank: int, edge: Hop, index: int, stage: str, data: bytes) -> None:
         """Keep a message that arrived, unless its exchange is over."""
         with self._changed:
             if index >= self._index - 1:
@@ -281,7 +280,7 @@ class RankLinks:
                     if self._incoming.get(rank) is connection:
                         self._lose(rank, quietly=quietly)
 
-    def _message(self, connection: socket.socket, rank: int) -> tuple[Edge, int, str, bytes]:
+    def _message(self, connection: socket.socket, rank: int) -> tuple[Hop, int, str, bytes]:
         magic, sender, receiver, index, named, size = _FRAME.unpack(self._read(connection, _FRAME.size))
         nodes = len(self._homes)
         if magic == _BYE:
@@ -360,14 +359,14 @@ class _Outgoing:
 
     def __init__(self, links: RankLinks, rank: int, address: str) -> None:
         self._links, self._rank, self._address = links, rank, address
-        self._waiting: deque[tuple[int, str, list[tuple[Edge, bytes]]]] = deque()
+        self._waiting: deque[tuple[int, str, list[tuple[Hop, bytes]]]] = deque()
         self._changed = Condition()
         self._closing = self._sending = False
         self._connection: socket.socket | None = None
         self._failed = float("-inf")
         self._thread: Thread | None = None
 
-    def put(self, index: int, stage: str, messages: list[tuple[Edge, bytes]]) -> None:
+    def put(self, index: int, stage: str, messages: list[tuple[Hop, bytes]]) -> None:
         with self._changed:
             self._waiting.append((index, stage, messages))
             while self._waiting[0][0] < index - _UNSENT:
@@ -395,7 +394,7 @@ class _Outgoing:
                 self._drop()
                 self._links.unreachable(self._rank)
 
-    def _send(self, index: int, stage: str, messages: list[tuple[Edge, bytes]]) -> None:
+    def _send(self, index: int, stage: str, messages: list[tuple[Hop, bytes]]) -> None:
         if self._connection is None:
             if time.monotonic() - self._failed < min(1.0, self._links.deadline):
                 return

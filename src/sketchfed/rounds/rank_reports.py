@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sketchfed.errors import WireError
 from sketchfed.graphs import Links
-from sketchfed.rounds.peers import Pair, PeerRound
+from sketchfed.rounds.peers import Hop, PeerRound
 from sketchfed.rounds.peers.saved import everywhere, once
 from sketchfed.rounds.rank_hub import Message, integers
 from sketchfed.wire import Packet, expect_kind, number_named, tensor_named
@@ -132,7 +132,7 @@ def read_answers(message: Message, own: Collection[int]) -> tuple[dict[int, byte
     return dict(zip(replies, message.parts[1:], strict=True)), dict(zip(reasons, texts, strict=True))
 
 
-def _counted(packet: Packet, name: str, links: Links, own: Collection[int], end: int) -> dict[Pair, int]:
+def _counted(packet: Packet, name: str, links: Links, own: Collection[int], end: int) -> dict[Hop, int]:
     """Numbers by sender and receiver, one of whom must live on the rank."""
     array = packet.arrays.get(name)
     count = len(array) if isinstance(array, Tensor) and array.ndim == 2 else 0

@@ -11,8 +11,8 @@ from sketchfed.algorithms import Replica
 from sketchfed.config import Config
 from sketchfed.rounds import Participant
 from sketchfed.rounds.peers import PeerGroup, peer_of
-from sketchfed.rounds.rank_control import Control, Layout, LinkTransport
-from sketchfed.rounds.rank_group import NodeRank, OnTraffic, RankGroup
+from sketchfed.rounds.rank_control import Control, Homes, LinkTransport
+from sketchfed.rounds.rank_group import NodeRank, OnRankTraffic, RankGroup
 from sketchfed.rounds.rank_hub import Hub
 from sketchfed.rounds.rank_links import RankLinks
 from sketchfed.rounds.ranks import shared_out
@@ -22,14 +22,14 @@ from sketchfed.storage import replace_file
 log = logging.getLogger("sketchfed")
 
 
-def layout_of(sizes: Sequence[int], ranks: int) -> Layout:
+def layout_of(sizes: Sequence[int], ranks: int) -> Homes:
     """The rank of each node, by the number of its examples.
 
     >>> layout_of([10, 10, 30, 10], ranks=2).homes
     (1, 1, 0, 1)
     """
     places = shared_out(range(len(sizes)), sizes, ranks, fixed={})
-    return Layout(homes=tuple(places[node] for node in range(len(sizes))), ranks=ranks)
+    return Homes(homes=tuple(places[node] for node in range(len(sizes))), ranks=ranks)
 
 
 def _control(config: Config, problem: FederatedProblem, hub: Hub, run: int) -> Control:
@@ -41,7 +41,7 @@ def _control(config: Config, problem: FederatedProblem, hub: Hub, run: int) -> C
     return control
 
 
-def _neighbours(config: Config, problem: FederatedProblem, layout: Layout, rank: int) -> set[int]:
+def _neighbours(config: Config, problem: FederatedProblem, layout: Homes, rank: int) -> set[int]:
     """The ranks on which neighbours of this rank's nodes live in round 1."""
     if config.graph is None:
         return set()
@@ -63,7 +63,7 @@ def _group(config: Config, participant: Participant, problem: FederatedProblem, 
 
 
 def leading(
-    config: Config, participant: Participant, problem: FederatedProblem, start: Replica, hub: Hub, on_traffic: OnTraffic
+    config: Config, participant: Participant, problem: FederatedProblem, start: Replica, hub: Hub, on_traffic: OnRankTraffic
 ) -> RankGroup:
     """The nodes of the run, seen from rank 0. The other ranks call `following` at the same time."""
     control = _control(config, problem, hub, hub.runs)

@@ -1,6 +1,6 @@
 """Rounds without a server: the nodes of a graph, what they say to their neighbours, and how it passes."""
 
-from sketchfed.rounds.peers.base import Pair, Peer, Plan
+from sketchfed.rounds.peers.base import GraphPeer, Hop, Plan
 from sketchfed.rounds.peers.exact import ExactPeer
 from sketchfed.rounds.peers.gossip import GossipPeer
 from sketchfed.rounds.peers.group import PeerGroup, PeerRound
@@ -14,10 +14,10 @@ __all__ = [
     "Direct",
     "ExactPeer",
     "GossipPeer",
+    "GraphPeer",
+    "Hop",
     "ModelsPeer",
-    "Pair",
     "PairwisePeer",
-    "Peer",
     "PeerGroup",
     "PeerRound",
     "Plan",

@@ -13,13 +13,13 @@ from sketchfed.graphs import Links
 from sketchfed.rounds.participant import Participant
 from sketchfed.training import Examples
 
-Pair = tuple[int, int]
+Hop = tuple[int, int]
 """A sender and a receiver."""
-Plan = Sequence[Sequence[Pair]]
+Plan = Sequence[Sequence[Hop]]
 """The steps of a round: who speaks to whom in each of them, at the same time."""
 
 
-class Peer(ABC):
+class GraphPeer(ABC):
     """One node: it works, speaks to its neighbours, hears them, and ends the round.
 
     A round calls `work` once, then `tell` and `hear` in each step of the plan, then `close`. A node that is away in a round is
@@ -50,7 +50,7 @@ class Peer(ABC):
         return start
 
     @classmethod  # noqa: B027 – most nodes need nothing of each other
-    def meet(cls, peers: Mapping[int, "Peer"]) -> None:
+    def meet(cls, peers: Mapping[int, "GraphPeer"]) -> None:
         """Let the nodes of one process exchange, before round 1, what must not pass over links."""
 
     @classmethod

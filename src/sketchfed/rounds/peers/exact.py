@@ -12,7 +12,7 @@ from sketchfed.algorithms.replicas import group
 from sketchfed.errors import UnresolvedError, WireError
 from sketchfed.graphs import Links, Tree
 from sketchfed.rounds.participant import MOST_UPDATES, BehindError, Participant, behind
-from sketchfed.rounds.peers.base import Pair, Peer, Plan
+from sketchfed.rounds.peers.base import GraphPeer, Hop, Plan
 from sketchfed.rounds.peers.saved import whole_numbers
 from sketchfed.rounds.peers.voice import Voice
 from sketchfed.rounds.stepping import checked_step
@@ -29,7 +29,7 @@ def tree_of(links: Links, root: int) -> Tree:
     return links.graph.tree(root)
 
 
-class ExactPeer(Peer):
+class ExactPeer(GraphPeer):
     """Holds the same replica as all other nodes.
 
     Paper: Song et al. 2023, Sec. 4, "Decentralization". Each node adds the sums of its children to its own sketch and passes
@@ -83,7 +83,7 @@ class ExactPeer(Peer):
         level = {tree.root: 0}
         for node in tree.order[1:]:
             level[node] = level[tree.parent[node]] + 1
-        up: list[list[Pair]] = [[] for _ in range(tree.depth)]
+        up: list[list[Hop]] = [[] for _ in range(tree.depth)]
         for node in tree.order[1:]:
             up[level[node] - 1].append((node, tree.parent[node]))
         down = [[(parent, child) for child, parent in pairs] for pairs in up]

@@ -12,14 +12,14 @@ from sketchfed.algorithms.replicas import followed, group
 from sketchfed.errors import UnresolvedError, WireError
 from sketchfed.graphs import Links
 from sketchfed.rounds.participant import MOST_UPDATES, BehindError, Participant
-from sketchfed.rounds.peers.base import Peer, Plan
+from sketchfed.rounds.peers.base import GraphPeer, Plan
 from sketchfed.rounds.peers.saved import replica, vector, whole_numbers
 from sketchfed.rounds.peers.voice import Voice
 from sketchfed.training import ClientMemory, Examples
 from sketchfed.wire import Packet, kind_of, number_named, pack, split, unpack
 
 
-class GossipPeer(Peer):
+class GossipPeer(GraphPeer):
     """Holds an estimate of its own model and of each neighbour's, and what it has not said yet of its own.
 
     Its model is `voice.estimate + owed`. A message holds the updates that the neighbour lacks, as far as this node knows. A

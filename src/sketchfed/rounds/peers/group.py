@@ -15,7 +15,7 @@ from sketchfed.errors import DivergedError, FaultyPartError, InputError, Sketchf
 from sketchfed.graphs import Links, Topology
 from sketchfed.rounds.kept import KeptExamples
 from sketchfed.rounds.participant import Participant
-from sketchfed.rounds.peers.base import Pair, Peer
+from sketchfed.rounds.peers.base import GraphPeer, Hop
 from sketchfed.rounds.peers.saved import replica, whole_numbers
 from sketchfed.rounds.peers.transport import Direct, Transport, weathered
 from sketchfed.training import ClientMemory, Examples, Judged
@@ -27,12 +27,12 @@ log = logging.getLogger("sketchfed")
 class PeerRound:
     """What happened in one round, as far as the nodes of this process know."""
 
-    sent: dict[Pair, int] = field(default_factory=dict)
+    sent: dict[Hop, int] = field(default_factory=dict)
     """The bytes of the messages from a node to a neighbour."""
-    arrived: dict[Pair, int] = field(default_factory=dict)
+    arrived: dict[Hop, int] = field(default_factory=dict)
     lost: int = 0
     """Messages that did not arrive in time."""
-    refused: dict[Pair, str] = field(default_factory=dict)
+    refused: dict[Hop, str] = field(default_factory=dict)
     """Messages that could not be used, with the reason."""
     failed: dict[int, str] = field(default_factory=dict)
     """Nodes whose training failed, with the reason."""
@@ -44,7 +44,7 @@ class PeerRound:
     """Nodes of which this process does not know what they did in the round."""
     relaying: set[int] = field(default_factory=set)
     """Nodes whose training failed, and that still pass on what others say."""
-    said: dict[int, list[tuple[Pair, bytes]]] = field(default_factory=dict)
+    said: dict[int, list[tuple[Hop, bytes]]] = field(default_factory=dict)
     """All messages of each step, if they are recorded."""
 
 
@@ -56,7 +56,7 @@ class PeerGroup:
 
     def __init__(
         self,
-        kind: type[Peer],
+        kind: type[GraphPeer],
         participant: Participant,
         start: Replica,
         topology: Topology,
@@ -70,7 +70,7 @@ class PeerGroup:
         self.kind, self.topology, self.participant = kind, topology, participant
         self.clients = topology.nodes
         first, self.root = kind.first(start), topology.graph(0).centre
-        self.peers: dict[int, Peer] = {
+        self.peers: dict[int, GraphPeer] = {
             node: kind(node, participant, first, self.root) for node in (range(topology.nodes) if nodes is None else nodes)
         }
         kind.meet(self.peers)
@@ -121,10 +121,10 @@ class PeerGroup:
             return reason(error)
         return None
 
-    def _pass(self, index: int, step: int, pairs: Iterable[Pair], links: Links, found: PeerRound) -> None:
+    def _pass(self, index: int, step: int, pairs: Iterable[Hop], links: Links, found: PeerRound) -> None:
         """Let messages pass once. Whoever has nothing to say to a node elsewhere sends nothing, in zero bytes."""
-        outgoing: dict[Pair, bytes] = {}
-        expected: list[Pair] = []
+        outgoing: dict[Hop, bytes] = {}
+        expected: list[Hop] = []
         active = found.worked | found.relaying
         for sender, receiver in pairs:
             if receiver in active:
@@ -146,7 +146,7 @@ class PeerGroup:
                 self._hear(pair, came[pair], step, found)
         found.lost += sum(pair not in came for pair in expected if pair in said or pair[0] not in self.peers)
 
-    def _word(self, pair: Pair, step: int, found: PeerRound) -> bytes:
+    def _word(self, pair: Hop, step: int, found: PeerRound) -> bytes:
         """What a node says to a neighbour: nothing, if it holds numbers that no packet carries."""
         sender, receiver = pair
         try:
@@ -157,7 +157,7 @@ class PeerGroup:
             found.failed[sender] = str(error)
             return b""
 
-    def _hear(self, pair: Pair, message: bytes, step: int, found: PeerRound) -> None:
+    def _hear(self, pair: Hop, message: bytes, step: int, found: PeerRound) -> None:
         sender, receiver = pair
         if receiver not in found.worked | found.relaying:
             return

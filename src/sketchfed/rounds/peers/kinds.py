@@ -8,14 +8,14 @@ from sketchfed.algorithms.gossip_tracking import GossipTracking
 from sketchfed.errors import InputError
 from sketchfed.graphs import Topology
 from sketchfed.protection import NoisySent, Protection, SecureNoise, SecureSums
-from sketchfed.rounds.peers.base import Peer
+from sketchfed.rounds.peers.base import GraphPeer
 from sketchfed.rounds.peers.exact import ExactPeer
 from sketchfed.rounds.peers.gossip import GossipPeer
 from sketchfed.rounds.peers.models import ModelsPeer, PairwisePeer, SharedPeer
 from sketchfed.rounds.peers.secure import FEWEST, SecurePeer, hiding
 from sketchfed.rounds.peers.tracking import TrackingPeer
 
-_KINDS: dict[type[Algorithm], type[Peer]] = {
+_KINDS: dict[type[Algorithm], type[GraphPeer]] = {
     GossipTracking: TrackingPeer,
     Gossip: GossipPeer,
     GossipExact: ExactPeer,
@@ -25,7 +25,7 @@ _KINDS: dict[type[Algorithm], type[Peer]] = {
 _NAMES = "'gossip', 'gossip_models', 'gossip_tracking', 'gossip_exact' or 'dbcl'"
 
 
-def peer_of(protection: Protection) -> type[Peer]:
+def peer_of(protection: Protection) -> type[GraphPeer]:
     """The kind of node that an algorithm runs on, with its protection. Refused if it needs a server."""
     algorithm = protection.algorithm
     for kind, peer in _KINDS.items():

@@ -15,14 +15,14 @@ from sketchfed.graphs import Links
 from sketchfed.nn.model_sketch import ModelSketch
 from sketchfed.protection import ClientWork, NoisySteps, SecureSteps
 from sketchfed.rounds.participant import Participant
-from sketchfed.rounds.peers.base import Pair, Peer, Plan
+from sketchfed.rounds.peers.base import GraphPeer, Hop, Plan
 from sketchfed.rounds.peers.saved import vector
 from sketchfed.seeds import PublicSeed
 from sketchfed.training import ClientMemory, Examples, Pull
 from sketchfed.wire import Packet, pack, unpack
 
 
-class ModelsPeer(Peer):
+class ModelsPeer(GraphPeer):
     """Trains its own model, says a sketch of it, and moves towards what its neighbours said. It keeps nothing else."""
 
     def __init__(self, node: int, participant: Participant, start: Replica, root: int = 0) -> None:
@@ -154,7 +154,7 @@ class PairwisePeer(ModelsPeer):
         return total.mul_(self.dbcl.global_rate or 1.0)
 
 
-def link_form(algorithm: Dbcl, seed: PublicSeed, ends: Pair, nodes: int, index: int) -> SketchedModel:
+def link_form(algorithm: Dbcl, seed: PublicSeed, ends: Hop, nodes: int, index: int) -> SketchedModel:
     """The sketches of one link in a round. Everybody who knows the public seed can draw them."""
     low, high = sorted(ends)
     return algorithm.given(seed.child("link", low * nodes + high), index)

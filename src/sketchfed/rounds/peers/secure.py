@@ -12,7 +12,7 @@ from sketchfed.graphs import Links
 from sketchfed.protection import SecureSums
 from sketchfed.protection.honest_sums import clipped_to, honest_norm
 from sketchfed.rounds.participant import Participant
-from sketchfed.rounds.peers.base import Peer, Plan
+from sketchfed.rounds.peers.base import GraphPeer, Plan
 from sketchfed.rounds.peers.models import SharedPeer
 from sketchfed.rounds.secure_clients import Directory, Identities
 from sketchfed.secure import STAGES, Identity, SecureClient, SecureServer, Terms, request_kind
@@ -60,7 +60,7 @@ class SecurePeer(SharedPeer):
         self._warned = False
 
     @classmethod
-    def meet(cls, peers: Mapping[int, Peer]) -> None:
+    def meet(cls, peers: Mapping[int, GraphPeer]) -> None:
         some = next(iter(peers.values()))
         secret = some.participant.protection.secret(0, "identities")
         identities = Identities(some.participant.clients, lambda node: Identity.of(secret.child("client", node)))

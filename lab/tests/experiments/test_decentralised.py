@@ -28,7 +28,7 @@ def made(name, *, graph="ring", inverse=1, spread="iid", settings=SMALL, nodes=5
 def test_every_arm_on_every_graph_is_a_run_that_is_not_refused(graph):
     for name, arm in ARMS.items():
         for inverse in arm.start:
-            where = experiment.SERVED if name == "server" else graph
+            where = {"server": experiment.SERVED, "alone": experiment.NOBODY}.get(name, graph)
             config = load_config(made(name, graph=where, inverse=inverse, settings=SETTINGS, nodes=16).tables)
             assert config.completed(dim=25_450, sizes=[100] * 16).algorithm.name == arm.algorithm
             assert (config.graph is None) == (name == "server")
@@ -44,6 +44,7 @@ def test_arms_share_their_data_model_and_local_work():
 
 def test_more_nodes_take_what_was_found_with_few_on_a_graph_of_their_kind():
     found = everything(SETTINGS)
+    assert tuned_at(("iid", experiment.NOBODY, "alone", 1)) == ("iid", experiment.NOBODY, "alone", 1)
     assert {tuned_at(place) for place in found[64]} <= {tuned_at(place) for place in found[16]}
     assert tuned_at(("iid", "star", "models", 10)) == ("iid", "ring", "models", 10)
     assert tuned_at(("iid", "star", "sums", 10)) == ("iid", experiment.SERVED, "sums", 10)
@@ -69,11 +70,22 @@ def test_torch_needs_a_graph():
         peer.graph_of(made("server", graph=experiment.SERVED).tables, 5)
 
 
-def test_what_passes_with_a_server_is_counted_as_on_a_star():
+def test_what_passes_with_a_server_is_counted_as_on_a_star_and_nodes_that_are_alone_send_nothing():
     line = {"consensus": None, "uplink_bytes": 10, "downlink_bytes": 30, "round": 2}
-    found = experiment.with_server(line, 5)
+    found = experiment.counted(line, 5, "server")
     assert (found["uplink_bytes"], found["node_bytes"], found["edge_bytes"], found["steps"]) == (40, 30, 8, 4)
-    assert experiment.with_server({"consensus": 0.5, "uplink_bytes": 10}, 5) == {"consensus": 0.5, "uplink_bytes": 10}
+    alone = experiment.counted({**line, "consensus": 0.5}, 5, "alone")
+    assert (alone["consensus"], alone["uplink_bytes"], alone["node_bytes"], alone["steps"]) == (0.5, 0, 0, 0)
+    assert experiment.counted({"consensus": 0.5, "uplink_bytes": 10}, 5, "dense") == {"consensus": 0.5, "uplink_bytes": 10}
+
+
+def test_nodes_that_are_alone_learn_from_their_own_data_only():
+    alone, dense = (experiment.measured(made(name, graph=graph))["curve"][-1] for name, graph in WHERE)
+    assert alone[report.CONSENSUS] > dense[report.CONSENSUS]
+    assert alone[report.TOTAL] == 0 < dense[report.TOTAL]
+
+
+WHERE = (("alone", experiment.NOBODY), ("dense", "ring"))
 
 
 def test_a_run_that_diverges_scores_nothing():

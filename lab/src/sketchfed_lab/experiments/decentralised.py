@@ -16,7 +16,7 @@ from sketchfed_lab.experiments import decentralised_report
 from sketchfed_lab.experiments.arms import run_arms
 from sketchfed_lab.experiments.climbing import DOUBLES, HALF_DECADES, Axis, Point, Tuning, values
 from sketchfed_lab.experiments.decentralised_peer import gossiped, graph_of
-from sketchfed_lab.experiments.decentralised_report import DENSE, SERVED, TORCH
+from sketchfed_lab.experiments.decentralised_report import ALONE, DENSE, NOBODY, SERVED, STABLE, TORCH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,8 @@ TUNED_ON = {
 """On which graph the settings of each graph were found: one of the two with few links, and of those with many."""
 GRAPHS = tuple(TUNED_ON)
 
+_NOTHING = 1e-12
+"""A step towards the neighbours that changes nothing."""
 MIXING = Axis(DOUBLES.value, most=0)
 RATES = {"local_rate": HALF_DECADES, "global_rate": DOUBLES}
 MIXES = {"local_rate": HALF_DECADES, "mixing": MIXING}
@@ -78,11 +80,10 @@ class Arm:
 
 ARMS = {
     "server": Arm(algorithm="fedavg", axes=RATES, sketches=False, start={1: (-1, 0)}, served=True),
+    "alone": Arm(algorithm="gossip", axes={"local_rate": HALF_DECADES}, sketches=False, start={1: (-1,)}, served=True),
     "dense": Arm(algorithm="gossip", axes=MIXES, sketches=False, start={1: (-1, 0)}),
     "differences": Arm(algorithm="gossip", axes=MIXES, codec=True, start={10: (-2, -3), 50: (-2, -5)}),
-    "differences, default γ": Arm(
-        algorithm="gossip", axes={"local_rate": HALF_DECADES}, codec=True, start={10: (-2,), 50: (-2,)}
-    ),
+    STABLE: Arm(algorithm="gossip", axes={"local_rate": HALF_DECADES}, codec=True, start={10: (-2,), 50: (-2,)}),
     "models": Arm(algorithm="gossip_models", axes=MIXES, start={10: (-2, 0), 50: (-2, 0)}),
     "sums": Arm(algorithm="gossip_exact", axes=RATES, start={10: (-1, -1), 50: (-1, -2)}, served=True),
 }
@@ -113,8 +114,10 @@ def case(settings: Settings, place: Place, nodes: int, tuned: Mapping[str, float
         tables["sketch"] = {"ratio": 1 / inverse}
     if arm.codec:
         tables["codec"] = {"name": "sketched"}
+    if name == ALONE:
+        tables["algorithm"]["mixing"] = _NOTHING
     if graph != SERVED:
-        tables["graph"] = {"name": graph}
+        tables["graph"] = {"name": "ring" if name == ALONE else graph}
     key = {"nodes": nodes, "spread": spread, "graph": graph, "arm": name, "inverse_ratio": inverse, **tuned}
     return Case(key=key | {"tested": settings.tested, "seed": seed, "validation": validation}, tables=tables)
 
@@ -150,6 +153,7 @@ def everything(settings: Settings) -> dict[int, list[Place]]:
     for nodes in map(int, settings.seeds):
         tuning = nodes == settings.tuning_nodes
         found[nodes] = [(spread, SERVED, "server", 1) for spread in settings.spreads]
+        found[nodes] += [(spread, NOBODY, ALONE, 1) for spread in settings.spreads]
         for graph in settings.graphs:
             for spread in settings.spreads:
                 sizes = settings.inverse_ratios[spread][: None if tuning else 1]
@@ -160,7 +164,7 @@ def everything(settings: Settings) -> dict[int, list[Place]]:
     return found
 
 
-SKETCHED = ("differences", "models", "sums", "differences, default γ")
+SKETCHED = ("differences", "models", "sums", STABLE)
 """Arms with sketches. The last one is not run with more nodes."""
 
 
@@ -168,7 +172,7 @@ def tuned_at(place: Place) -> Place:
     """The place from which a place takes its settings."""
     spread, graph, name, inverse = place
     arm = ARMS[DENSE if name == TORCH else name]
-    where = SERVED if arm.served else TUNED_ON[graph]
+    where = graph if name == ALONE else SERVED if arm.served else TUNED_ON[graph]
     return spread, where, DENSE if name == TORCH else name, inverse
 
 
@@ -220,14 +224,18 @@ def measured(case: Case) -> Row:
         )
     except DivergedError:
         diverged = True
-    curve = [decentralised_report.point(with_server(line, len(clients))) for line in lines if line["loss"] is not None]
+    curve = [
+        decentralised_report.point(counted(line, len(clients), case.key["arm"])) for line in lines if line["loss"] is not None
+    ]
     return {"curve": curve, "diverged": diverged, "seconds": lines[-1]["seconds"] if lines else 0.0}
 
 
-def with_server(line: Mapping[str, Any], clients: int) -> Mapping[str, Any]:
-    """What passed in a run with a server, as on a star: the server is the busiest node, and sends what all receive."""
+def counted(line: Mapping[str, Any], clients: int, arm: str) -> Mapping[str, Any]:
+    """What passed, as on a graph. A server is the busiest node of a star, and nodes that are alone send nothing."""
+    if arm == ALONE:
+        return {**line, "uplink_bytes": 0, "node_bytes": 0, "edge_bytes": 0, "steps": 0}
     if line.get("consensus") is not None:
         return line
     both = line["uplink_bytes"] + line["downlink_bytes"]
-    counted = {"uplink_bytes": both, "node_bytes": line["downlink_bytes"], "edge_bytes": both // clients}
-    return {**line, **counted, "consensus": 0.0, "steps": 2 * line["round"]}
+    passed = {"uplink_bytes": both, "node_bytes": line["downlink_bytes"], "edge_bytes": both // clients}
+    return {**line, **passed, "consensus": 0.0, "steps": 2 * line["round"]}

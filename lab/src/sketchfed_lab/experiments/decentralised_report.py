@@ -23,9 +23,10 @@ COLUMNS = (
 """The values at each point of a curve. The third is what is tuned: the mean over the nodes of their own accuracy."""
 ACCURACY, WORST, MEAN_MODEL, CONSENSUS, TOTAL, NODE, EDGE, STEPS = range(2, 10)
 """Where a point of a curve has its values."""
-DENSE, SERVER, TORCH, EXACT = "dense", "server", "torch", "sums"
-SERVED = "a server"
-"""Stands in the place of a graph."""
+DENSE, SERVER, TORCH, EXACT, ALONE = "dense", "server", "torch", "sums", "alone"
+STABLE = "differences, default γ"
+SERVED, NOBODY = "a server", "no links"
+"""Stand in the place of a graph."""
 DECADES = [1e-3, 1e-2, 0.1, 1, 10, 100, 1000]
 
 Place = tuple[int, str, str, str, int]
@@ -133,6 +134,9 @@ Bold: the interval leaves out zero. One seed has no interval. Intervals are not 
 """
 
 
+OVER_GRAPHS = ("arm", "size", "lowest", "highest", "mean over graphs", "points against alone", "points against dense")
+
+
 def findings(runs: Runs) -> str:
     """What the README quotes: each arm over all graphs, and our D-PSGD beside that in torch."""
     parts = ["# In short\n", METHOD]
@@ -141,7 +145,7 @@ def findings(runs: Runs) -> str:
         parts.append(f"## {nodes} nodes, {spread}\n")
         arms = dict.fromkeys(place[3:] for place in runs if place[:2] == (nodes, spread) and place[3] != TORCH)
         lines = [_over_graphs(runs, nodes, spread, arm, inverse) for arm, inverse in arms]
-        parts.append(markdown(("arm", "size", "lowest", "highest", "mean over graphs", "points against dense"), lines))
+        parts.append(markdown(OVER_GRAPHS, lines))
     checks = [
         [str(place[0]), place[1], place[2].replace("_", " "), str(gap(runs, (*place[:3], DENSE, 1), place))]
         for place in runs
@@ -171,13 +175,17 @@ def _over_graphs(runs: Runs, nodes: int, spread: str, arm: str, inverse: int) ->
     cells = [arm, shown_size(inverse), *(f"{means[each]:.1f} ({each.replace('_', ' ')})" for each in (low, high))]
     seeds = set.intersection(*(set(runs[place]) for place in places))
     cells.append(_with([mean(own(runs[place][seed]) for place in places) for seed in sorted(seeds)]))
-    dense = [(*place[:3], DENSE, 1) for place in places]
-    if arm == DENSE or any(place not in runs for place in dense):
-        return [*cells, ""]
-    shared = sorted(seed for seed in seeds if all(seed in runs[place] for place in dense))
-    pairs = list(zip(places, dense, strict=True))
-    gaps = [mean(own(runs[a][seed]) - own(runs[b][seed]) for a, b in pairs) for seed in shared]
-    return [*cells, str(Points(tuple(gaps)))]
+    alone = (nodes, spread, NOBODY, ALONE, 1)
+    cells.append("" if arm == ALONE else _mean_gap(runs, [(place, alone) for place in places], seeds))
+    return [*cells, "" if arm == DENSE else _mean_gap(runs, [(place, (*place[:3], DENSE, 1)) for place in places], seeds)]
+
+
+def _mean_gap(runs: Runs, pairs: Sequence[tuple[Place, Place]], seeds: Collection[int]) -> str:
+    """How many points more the first places have than the second on average, seed by seed. Empty if one is missing."""
+    if any(place not in runs for pair in pairs for place in pair):
+        return ""
+    shared = sorted(seed for seed in seeds if all(seed in runs[second] for _, second in pairs))
+    return str(Points(tuple(mean(own(runs[a][seed]) - own(runs[b][seed]) for a, b in pairs) for seed in shared)))
 
 
 def peers(rows: Sequence[Row], runs: Runs) -> str:
@@ -208,23 +216,25 @@ def _label(arm: str, inverse: int) -> str:
     return arm if inverse == 1 else f"{arm} {shown_size(inverse)}"
 
 
-def _colours(runs: Runs, without: Collection[str] = (TORCH,)) -> alt.Scale:
-    known = list(dict.fromkeys(place[3:] for place in runs if place[3] != TORCH))
+def _colours(runs: Runs, shown: Collection[Place]) -> alt.Scale:
+    """Arms have the same colours in all figures."""
+    known = list(dict.fromkeys(place[3:] for place in runs if place[3] not in (TORCH, ALONE)))
     ranges = dict(zip(known, [MUTED, INK, *PALETTE], strict=False))
-    shown = [each for each in known if each[0] not in without]
-    return alt.Scale(domain=[_label(*each) for each in shown], range=[ranges[each] for each in shown])
+    there = {place[3:] for place in shown}
+    labels = [each for each in known if each in there]
+    return alt.Scale(domain=[_label(*each) for each in labels], range=[ranges[each] for each in labels])
 
 
 def by_gap(runs: Runs, shapes: Shapes) -> Any:
     """The accuracy of each arm against the spectral gap: a panel for each spread and number of nodes."""
-    colours, rows = _colours(runs, (TORCH, SERVER)), []
+    shown = [place for place in runs if place[3] not in (TORCH, SERVER, ALONE)]
+    colours, rows = _colours(runs, shown), []
     for spread in dict.fromkeys(place[1] for place in runs):
         beside = []
         for nodes in dict.fromkeys(place[0] for place in runs):
             values = [
                 {"gap": shapes[nodes, place[2]][3], "arm": _label(*place[3:]), "accuracy": mean(map(own, found.values()))}
-                for place, found in runs.items()
-                if place[:2] == (nodes, spread) and place[3] not in (TORCH, SERVER)
+                for place, found in ((place, runs[place]) for place in shown if place[:2] == (nodes, spread))
             ]
             base = alt.Chart(alt.InlineData(values=values)).encode(
                 alt.X("gap:Q", scale=alt.Scale(type="log"), title="spectral gap", axis=alt.Axis(values=DECADES)),
@@ -232,18 +242,21 @@ def by_gap(runs: Runs, shapes: Shapes) -> Any:
                 alt.Color("arm:N", scale=colours, title=None),
             )
             chart = base.mark_point(filled=True, size=40, opacity=0.9)
+            if alone := runs.get((nodes, spread, NOBODY, ALONE, 1)):
+                level = alt.Chart(alt.InlineData(values=[{"accuracy": mean(map(own, alone.values()))}]))
+                chart = level.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(alt.Y("accuracy:Q")) + chart
             title = alt.Title(f"{nodes} nodes, {spread}", fontSize=12, color=INK)
             beside.append(chart.properties(width=300, height=200, title=title))
         rows.append(alt.hconcat(*beside))
-    subtitle = "mean over seeds of the mean test accuracy of the nodes' own models"
+    subtitle = "mean over seeds of the mean test accuracy of the nodes' own models; dashed: nodes that are alone"
     return alt.vconcat(*rows).properties(title=alt.Title("What a better connected graph gains", subtitle=subtitle))
 
 
 def curves(runs: Runs, nodes: int, at: int, title: str) -> Any:
     """A value against the bytes that a node sends on average: a panel for each graph, rows for each spread."""
-    hidden = {TORCH} if at == ACCURACY else {TORCH, SERVER, EXACT}
+    hidden = {TORCH, ALONE, STABLE} if at == ACCURACY else {TORCH, ALONE, STABLE, SERVER, EXACT}
     own = {place: found for place, found in runs.items() if place[0] == nodes and place[3] not in hidden}
-    values = {place: _points(found, nodes, at) for place, found in own.items()}
+    values, colours = {place: _points(found, nodes, at) for place, found in own.items()}, _colours(runs, own)
     bytes_sent = [each["MB"] for points in values.values() for each in points]
     x = alt.Scale(type="log", domain=[0.9 * min(bytes_sent), 1.1 * max(bytes_sent)], nice=False)
     y = alt.Scale(domain=[0.1, 0.85], nice=False)
@@ -255,7 +268,7 @@ def curves(runs: Runs, nodes: int, at: int, title: str) -> Any:
         graphs = [graph for graph in dict.fromkeys(place[2] for place in own) if (nodes, spread, graph, DENSE, 1) in own]
         panels = [
             _panel({place: each for place, each in values.items() if place[1:3] in ((spread, graph), (spread, SERVED))}, x, y)
-            .encode(alt.Color("arm:N", scale=_colours(runs, hidden), title=None))
+            .encode(alt.Color("arm:N", scale=colours, title=None))
             .properties(title=alt.Title(f"{graph.replace('_', ' ')}, {spread}", fontSize=11, color=INK))
             for graph in graphs
         ]

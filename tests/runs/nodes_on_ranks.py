@@ -86,12 +86,17 @@ def one_node_on_each_of_eight() -> None:
         print(json.dumps({"same": same(made, alone), "metrics": lines(short)}))
 
 
+TLS = {"certificate": "tls/server.pem", "key": "tls/server.key", "authority": "tls/ca.pem"}
+
+
 def several_nodes_on_each() -> None:
-    """All kinds of nodes. The last two runs are interrupted after three rounds."""
+    """All kinds of nodes, one of them over links with TLS. The last run is interrupted after three rounds."""
     found = {kind: sketchfed.run(tables(kind, "ranks", evaluate_every=2)) for kind in KINDS}
+    protected = sketchfed.run(tables("gossip", "ranks", evaluate_every=2, **TLS))
     if Launch.needed().leads:
         alone = {kind: sketchfed.run(tables(kind, "local", evaluate_every=2)) for kind in KINDS}
-        print(json.dumps({kind: same(found[kind], alone[kind]) for kind in KINDS}), flush=True)
+        equal = {kind: same(found[kind], alone[kind]) for kind in KINDS} | {"over TLS": same(protected, alone["gossip"])}
+        print(json.dumps(equal), flush=True)
     sketchfed.run(tables("gossip with failures", "ranks"), folder="interrupted", on_round=stop)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from nodes_on_ranks import lines, stop, tables
+from rounds.certified import tls_files
 
 import sketchfed
 from sketchfed.config import load_config
@@ -76,6 +77,7 @@ def test_eight_ranks_give_the_bits_of_one_process_and_seven_go_on_when_one_is_ki
 
 
 def test_ranks_with_several_nodes_give_the_bits_of_one_process_and_any_number_of_ranks_resumes(tmp_path: Path) -> None:
+    tls_files(tmp_path / "tls")
     made = launched("several_nodes_on_each", 2, tmp_path)
     assert 0 not in made.codes
     (found,) = made.said
@@ -137,3 +139,22 @@ def test_what_ranks_cannot_do_without_a_server_is_refused() -> None:
         load_config({**tables("models", "ranks"), "training": {}, "secure": {}})
     with pytest.raises(InputError, match=r"engine.record.*engine.name = 'local'"):
         load_config(tables("gossip", "ranks", record=True))
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ({"name": "ranks", "certificate": "own.pem"}, "engine.key is missing"),
+        ({"listen": "127.0.0.1:7000"}, "links between ranks"),
+        ({"name": "ranks", "routes": {"one": "127.0.0.1:7001"}}, "by its number"),
+    ],
+)
+def test_settings_of_links_that_contradict_each_other_are_refused(engine: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load_config({"graph": {}, "algorithm": {"name": "gossip"}, "engine": engine})
+
+
+def test_settings_of_links_survive_a_file() -> None:
+    engine = {"name": "ranks", "listen": "127.0.0.1:7000", "routes": {"1": "127.0.0.1:7001"}}
+    config = load_config({"graph": {}, "algorithm": {"name": "gossip"}, "engine": engine})
+    assert load_config(config.to_tables()) == config

@@ -185,6 +185,19 @@ class EngineSettings:
     wait: float = 120.0
     """For flower: the seconds to wait for the SuperLink, and for `data.clients` nodes to join before round 1. For ranks: the
     seconds to wait for all ranks."""
+    listen: str = ""
+    """For ranks with [graph]: the address, as host:port, at which this rank listens for its neighbours, such as that of a local
+    [tunnel](ranks.md#tunnels-with-mutual-tls). If absent, a free port. This key and the next four may differ between ranks."""
+    routes: dict[str, str] = field(default_factory=dict)
+    """For ranks with [graph]: the addresses at which this rank finds others, by their numbers, if they are not those that the
+    others tell."""
+    certificate: str = ""
+    """For ranks with [graph]: the file of this rank's certificate, in PEM format. With it, links between nodes use mutual
+    TLS."""
+    key: str = ""
+    """For ranks with [graph]: the file of the certificate's key."""
+    authority: str = ""
+    """For ranks with [graph]: the file of the authority's certificate. Only ranks whose certificate it signed may connect."""
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -202,6 +215,7 @@ class EngineSettings:
             raise InputError(
                 f"engine.deadline and engine.wait are numbers of seconds above 0, got {self.deadline} and {self.wait}."
             )
+        self._check_links()
         check_name(self.device)
         if not self.checkpoint_seconds >= 0:
             raise InputError(f"engine.checkpoint_seconds must not be negative, got {self.checkpoint_seconds}.")
@@ -212,6 +226,27 @@ class EngineSettings:
                 f"engine.workers must not be negative, and engine.evaluate_every must be at least 1, got {self.workers} and "
                 f"{self.evaluate_every}."
             )
+
+    def _check_links(self) -> None:
+        """Refuse settings of links between ranks that contradict each other."""
+        files = {"certificate": self.certificate, "key": self.key, "authority": self.authority}
+        missing = [name for name, file in files.items() if not file]
+        if missing and len(missing) < len(files):
+            raise InputError(
+                f"mutual TLS needs engine.certificate, engine.key and engine.authority, and engine.{missing[0]} is missing. "
+                "Name all three files, or none."
+            )
+        given = [name for name in ("listen", "routes", "certificate") if getattr(self, name)]
+        if given and self.name != "ranks":
+            raise InputError(
+                f"engine.{given[0]} is about the links between ranks, and engine.name = '{self.name}'. Use engine.name = "
+                "'ranks' with [graph], or remove it."
+            )
+        for rank in self.routes:
+            if not rank.isdecimal():
+                raise InputError(
+                    f'engine.routes names an address for each rank by its number, got {rank!r}. Write 1 = "host:port".'
+                )
 
 
 def _part(name: str, registry: Registry[Callable[..., Any]]) -> Callable[..., Any] | None:

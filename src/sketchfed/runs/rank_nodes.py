@@ -14,7 +14,7 @@ from sketchfed.rounds.peers import PeerGroup, peer_of
 from sketchfed.rounds.rank_control import Control, Homes, LinkTransport
 from sketchfed.rounds.rank_group import NodeRank, RankGroup
 from sketchfed.rounds.rank_hub import Hub
-from sketchfed.rounds.rank_links import RankLinks
+from sketchfed.rounds.rank_links import RankLinks, Tls
 from sketchfed.rounds.ranks import OnCall, shared_out
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.storage import replace_file
@@ -34,11 +34,28 @@ def layout_of(sizes: Sequence[int], ranks: int) -> Homes:
 
 def _control(config: Config, problem: FederatedProblem, hub: Hub, run: int) -> Control:
     layout = layout_of(problem.sizes, hub.size)
-    deadline, wait = config.engine.deadline, config.engine.wait
-    links = RankLinks(hub.launch, layout.places, deadline=deadline, wait=wait, store=hub.store(run))
+    engine, store = config.engine, hub.store(run)
+    links = RankLinks(
+        hub.launch,
+        layout.places,
+        deadline=engine.deadline,
+        wait=engine.wait,
+        store=store,
+        listen=engine.listen,
+        routes={int(rank): address for rank, address in engine.routes.items()},
+        tls=_tls(config),
+    )
     control = Control(links, layout, hub.is_alive)
     links.connect(control.others if hub.launch.leads else {0, *_neighbours(config, problem, layout, links.rank)} - {links.rank})
     return control
+
+
+def _tls(config: Config) -> Tls | None:
+    """How this rank proves who it is. None if it does not."""
+    engine = config.engine
+    if not engine.certificate:
+        return None
+    return Tls(certificate=Path(engine.certificate), key=Path(engine.key), authority=Path(engine.authority))
 
 
 def _neighbours(config: Config, problem: FederatedProblem, layout: Homes, rank: int) -> set[int]:

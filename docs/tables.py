@@ -156,6 +156,8 @@ def _kind(hint: Any) -> str:
         return " or ".join(_kind(part) for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is list:
         return f"list of {_kind(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return f"table of {_kind(get_args(hint)[1])}"
     if get_origin(hint) is Literal:
         return ", ".join(_literal(choice) for choice in get_args(hint))
     return _KINDS[hint]

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from nodes_on_ranks import lines, stop, tables
-from rounds.certified import tls_files
 
 import sketchfed
+from rounds.certified import tls_files
 from sketchfed.config import load_config
 from sketchfed.errors import InputError
 from sketchfed.runs.rank_nodes import layout_of

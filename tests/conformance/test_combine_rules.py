@@ -27,7 +27,10 @@ from sketchfed.testing import CombineRuleConformance, data_of
 from sketchfed.testing.algorithm_cases import PROTECTIONS, Protected, module, own_noise, working
 
 OPTIONS = {"dome": {"subspace": SubspaceSettings(size=8)}}
-ALL = {name: kind(**OPTIONS.get(name, {})) for name, kind in ALGORITHMS.items()} | {
+SUMMED = "gossip_exact"
+"""The algorithm that adds up integers, so it refuses every rule but the mean."""
+SERVED = [name for name, kind in ALGORITHMS.items() if kind.served and name != SUMMED]
+ALL = {name: ALGORITHMS[name](**OPTIONS.get(name, {})) for name in SERVED} | {
     "few bits": Iterative(sketch=SketchSettings(ratio=0.5, bits=8)),
     "projection": Iterative(sketch=SketchSettings(ratio=0.5), form="projection"),
     **{
@@ -70,8 +73,14 @@ def test_every_algorithm_and_codec_runs_with_every_rule(name, rule):
     assert torch.isfinite(weights_of(server)).all()
 
 
+@pytest.mark.parametrize("rule", ROBUST)
+def test_exact_sums_refuse_rules_that_look_at_single_updates(rule):
+    with pytest.raises(InputError, match="looks at single updates"):
+        ALGORITHMS[SUMMED](combine=CombineSettings(name=rule))
+
+
 ALIKE = [
-    *(n for n in ALGORITHMS if n != "private_iterative"),
+    *(n for n in SERVED if n != "private_iterative"),
     "projection",
     *(f"codec {n}" for n in ("dense", "sketched", "top_k")),
 ]

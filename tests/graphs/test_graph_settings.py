@@ -43,7 +43,7 @@ def test_every_graph_is_connected_and_has_a_node_for_each_client(name):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_configuration_with_a_graph_is_read_as_it_was_written(name):
     table = {"name": name, "losses": 0.25, "outage": 3, **OPTIONS.get(name, {})}
-    config = load_config({"graph": table})
+    config = load_config({"graph": table, "algorithm": {"name": "gossip"}})
     assert load_config(config.to_tables()) == config
     done = config.completed(dim=10, sizes=[5] * 16)
     assert load_config(done.to_tables()) == done

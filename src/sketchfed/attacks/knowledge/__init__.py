@@ -12,7 +12,7 @@ A package that announces an algorithm announces what it reveals under the same n
     fed_adagrad = "my_package.knowledge:FedAdagradKnowledge"
 """
 
-from sketchfed.algorithms import ALGORITHMS, Algorithm, Dbcl, Dome, FedAvg, FetchSgd, Iterative, PrivateIterative
+from sketchfed.algorithms import ALGORITHMS, Algorithm, Dbcl, Dome, FedAvg, FetchSgd, GossipExact, Iterative, PrivateIterative
 from sketchfed.attacks.knowledge.base import Coordinates, Heard, Knowledge, OnlyHeard, by_code, mean_change, spread
 from sketchfed.attacks.knowledge.dbcl import DbclKnowledge
 from sketchfed.attacks.knowledge.dome import DomeKnowledge
@@ -39,6 +39,7 @@ KNOWLEDGE: dict[type[Algorithm], type[Knowledge]] = {  # type: ignore[type-arg]
     FedAvg: FedAvgKnowledge,
     Iterative: IterativeKnowledge,
     PrivateIterative: IterativeKnowledge,
+    GossipExact: IterativeKnowledge,  # with a server, replies and updates are those of Iterative
     FetchSgd: FetchSgdKnowledge,
     Dbcl: DbclKnowledge,
     Dome: DomeKnowledge,

@@ -138,6 +138,24 @@ def a_rank_stands_still() -> None:
     print(json.dumps(lines(made)))
 
 
+def a_rank_misses_many_rounds() -> None:
+    """Rank 2 stands still, and the others go on as fast as they can."""
+    exchange = LinkTransport.exchange
+
+    def standing(
+        self: LinkTransport, outgoing: Mapping[Hop, bytes | None], expected: Collection[Hop], index: int, step: int
+    ) -> Mapping[Hop, bytes]:
+        if index == 5:
+            subprocess.Popen(["sh", "-c", f"sleep 4; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return exchange(self, outgoing, expected, index, step)
+
+    if Launch.needed().rank == 2:
+        LinkTransport.exchange = standing  # type: ignore[method-assign]
+    made = sketchfed.run(tables("gossip", "ranks", nodes=3, rounds=1_500, deadline=1.5, evaluate_every=500))
+    print(json.dumps([row["nodes_gone"] for row in made.metrics]))
+
+
 def the_root_dies() -> None:
     die_in_round_3(1)
     sketchfed.run(tables("exact", "ranks", nodes=3, graph={"name": "path"}))

@@ -61,9 +61,10 @@ class FedAvg(Algorithm):
         if self.codec.name == "sketched":
             object.__setattr__(self, "sketch", self.sketch or SketchSettings())
         elif self.sketch is not None:
+            other = "choose algorithm 'iterative', " if self.served else ""
             raise InputError(
-                "[sketch] is not used by algorithm 'fedavg' unless its codec is 'sketched'. Add [codec] with name = "
-                "\"sketched\", choose algorithm 'iterative', or remove [sketch]."
+                f"[sketch] is not used by algorithm '{self.name}' unless its codec is 'sketched'. Add [codec] with name = "
+                f'"sketched", {other}or remove [sketch].'
             )
         if self.sketch is not None:
             self.sketch.check_up_only(self.name)

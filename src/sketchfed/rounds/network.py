@@ -1,5 +1,6 @@
 """The rounds of a run without a server: nodes of a graph that speak to their neighbours only."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -19,6 +20,8 @@ from sketchfed.rounds.server import Server
 from sketchfed.rounds.tally import Answers
 from sketchfed.seeds import PublicSeed
 from sketchfed.wire import Packet, expect_kind, number_named, pack, unpack
+
+log = logging.getLogger("sketchfed")
 
 RECEIVER = "receiver"
 """The kind of packet that names, in recorded messages, to whom a node spoke."""
@@ -115,9 +118,9 @@ class Network(Server):
         self._count(found)
         if self._tell_exchanges is not None:
             self._record(found, index, self._tell_exchanges)
-        self._tell(
-            found.failed | {receiver: f"node {sender}'s message: {why}" for (sender, receiver), why in found.refused.items()}
-        )
+        self._tell(found.failed)
+        for (sender, receiver), why in found.refused.items():
+            log.warning("round %d: node %d cannot use what node %d said: %s", index + 1, receiver, sender, why)
         if not found.worked:
             raise self._unusable(found.failed) if found.failed else NoReplyError(f"no node took part in round {index + 1}.")
         self._consensus = None

@@ -211,6 +211,9 @@ class NodeRank:
         """Run all rounds. Return whether rank 0 ended them. If it is gone, this rank goes on to the last round by itself."""
         index = number = 0
         while True:
+            if (newest := self._control.links.newest(0)) > index + 1:
+                log.warning("this rank was late, so its nodes were away in rounds %d to %d", index + 1, newest)
+                index, number = newest, 0
             message = self._control.collect([0], index, f"command {number}", patient=True).get(0)
             if message is None or message.packet.kind == "round":
                 if index >= self._rounds:

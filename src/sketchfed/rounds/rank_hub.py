@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -72,6 +73,11 @@ class _Channel:
     def done(self) -> bool:
         """Whether both sides have said goodbye, or the connection is lost."""
         return self.over or not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a thread still waits for the other rank."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def send(self, message: Message) -> None:
         self._outbox.put(message)
@@ -281,6 +287,7 @@ class Hub:
                 time.sleep(_POLL / 25)
         for channel in self._channels.values():
             channel.over = True
+        _abandoned[os.getpid()] = list(self._channels.values())
         with suppress(Exception):
             dist.destroy_process_group()
 
@@ -295,6 +302,8 @@ def _short(error: Exception) -> str:
     return text.rpartition("] ")[2].partition(". ")[0].rstrip(".")[:200]
 
 
+_abandoned: dict[int, list[_Channel]] = {}
+"""The conversations that this process, by its id, has dropped."""
 _joined: dict[int, Hub] = {}
 """The hub of this process, by its id. A process joins a launch once, and all of its runs use the same connections."""
 
@@ -304,7 +313,7 @@ def joined(wait: float, deadline: float) -> Hub:
     process = os.getpid()
     if process not in _joined:
         _joined[process] = Hub(Launch.needed(), wait=wait, deadline=deadline)
-        atexit.register(said_goodbye)  # torch aborts a process that ends while threads wait for others
+        atexit.register(_ended)  # torch aborts a process that ends while threads wait for others
     _joined[process].deadline = deadline
     return _joined[process]
 
@@ -324,3 +333,20 @@ def said_goodbye() -> None:
     """Tell the other ranks that this one has no more runs, if it has joined a launch."""
     if (hub := _joined.pop(os.getpid(), None)) is not None:
         hub.close()
+
+
+def end(code: int) -> None:
+    """End the process with this code, if threads of torch still wait for a rank that is silent: torch would abort it.
+
+    Otherwise return, so that the process ends as usual.
+    """
+    if any(channel.waits for channel in _abandoned.get(os.getpid(), ())):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+def _ended() -> None:
+    said_goodbye()
+    end(0 if getattr(sys, "last_value", None) is None else 1)

@@ -32,7 +32,7 @@ _CHUNK = 2**20
 _LONGEST_STAGE = 64
 _POLL = 0.25
 _AHEAD = 64
-"""The number of messages of later exchanges that are kept for an edge."""
+"""The number of messages of later exchanges that are kept for an edge. Older ones are dropped."""
 _UNSENT = 4
 """The number of indices whose messages wait for a rank that does not read. Older ones are dropped."""
 
@@ -109,6 +109,8 @@ class RankLinks:
         self._late: set[int] = set()
         self._gone: set[int] = set()
         self._index, self._done = -1, set[str]()
+        self._newest: defaultdict[int, int] = defaultdict(int)
+        """The largest index of the messages of each rank."""
         self._arrived: defaultdict[tuple[int, str], dict[Hop, bytes]] = defaultdict(dict)
         self._closing = False
         self._incoming: dict[int, socket.socket] = {}
@@ -211,13 +213,19 @@ class RankLinks:
                     left = _POLL
                 if left <= 0:
                     self._late |= waited
-                    log.warning("%s %s late at '%s' of %d", _ranks(waited), "is" if len(waited) == 1 else "are", stage, index)
+                    named = ", ".join(str(self.places[rank]) for rank in sorted(waited))
+                    log.warning("round %d goes on without %s, which took longer than %g seconds", index + 1, named, deadline)
                     break
                 self._changed.wait(left)
             found = self._arrived.pop((index, stage), {})
             self._done.add(stage)
             self.lost += len(missing)
         return {edge: data for edge, data in found.items() if edge in expected}
+
+    def newest(self, rank: int) -> int:
+        """The largest index of all messages from a rank that have arrived, and at least the current one."""
+        with self._changed:
+            return max(self._index, self._newest[rank])
 
     def _advance(self, index: int) -> None:
         """Go on to an index. Drop all that came too late for earlier ones."""
@@ -233,9 +241,11 @@ class RankLinks:
                 self._late.discard(rank)
             if index < self._index or (index == self._index and stage in self._done):
                 return
-            ahead = sum(edge in found for key, found in self._arrived.items() if key != (index, stage))
-            if ahead < _AHEAD:
-                self._arrived[index, stage].setdefault(edge, data)
+            self._newest[rank] = max(self._newest[rank], index)
+            kept = sorted(key for key, found in self._arrived.items() if edge in found)
+            if len(kept) >= _AHEAD:  # a rank that is so far behind goes on with the newest ones
+                del self._arrived[kept[0]][edge]
+            self._arrived[index, stage].setdefault(edge, data)
             self._changed.notify_all()
 
     # Connections ------------------------------------------------------------------------------------------------------

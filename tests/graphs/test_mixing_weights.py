@@ -91,3 +91,9 @@ def test_what_are_no_mixing_weights_is_refused(weights, why):
 def test_a_sum_may_miss_one_by_rounding():
     thirds = [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3 + 5e-10]]
     assert checked_weights(thirds, PATH)[0, 1] == 1 / 3
+
+
+@pytest.mark.parametrize("matrix", [[[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]])
+def test_weights_that_never_make_all_nodes_agree_are_refused(matrix):
+    with pytest.raises(InputError, match="spectral gap is 0"):
+        checked_weights(matrix, Graph(3, ((0, 1), (1, 2))))

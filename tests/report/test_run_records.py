@@ -235,3 +235,17 @@ def test_what_nodes_measured_is_checked(run, key, value):
     folder = run("a", lines=without_server(metrics()))
     edit_line(folder, 2, **{key: value})
     assert f"'{key}'" in refusal(folder)
+
+
+def test_without_a_server_a_goal_is_reached_when_the_farthest_node_is_there(run):
+    """The mean of all models, which no node has, gets there earlier."""
+    record = read(run("a", lines=without_server(metrics(rounds=8))))
+    mean = next(line.round for line in record.metrics if line.accuracy >= 0.45)
+    farthest = next(line.round for line in record.metrics if line.apart.farthest_accuracy >= 0.45)
+    assert mean < farthest == record.first_at_accuracy(0.45).round
+    assert record.best_reached_accuracy < record.best_accuracy
+
+
+def test_nodes_that_are_missing_are_counted(run):
+    lines = [line | {"nodes_gone": 2} for line in without_server(metrics())]
+    assert read(run("a", lines=lines)).apart.gone == 2

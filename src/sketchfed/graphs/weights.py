@@ -75,9 +75,9 @@ def checked_weights(matrix: object, graph: Graph) -> Weights:
         )
     if nodes > 1 and spectral_gap(found) < _TOLERANCE:
         raise InputError(
-            "these weights never make the models of all nodes equal: their spectral gap is 0, as if the graph were not connected, "
-            "or as if nodes only took turns. Give weights above 0 to edges that connect all nodes, and to nodes themselves, or use "
-            "weights = 'metropolis'."
+            "these weights never make the models of all nodes equal: their spectral gap is 0, as if the graph were not "
+            "connected, or as if nodes only took turns. Give weights above 0 to edges that connect all nodes, and to nodes "
+            "themselves, or use weights = 'metropolis'."
         )
     return found
 

@@ -52,6 +52,8 @@ class NodeFigures:
     """Messages that did not arrive in time."""
     refused: int
     """Messages that could not be used."""
+    gone: int = 0
+    """Nodes whose processes are missing. The mean of the models leaves them out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,19 @@ class Round:
     def total_bytes(self) -> int:
         """Both directions, all clients. Without a server, what nodes sent: what arrived are the same messages."""
         return self.uplink_bytes + (self.downlink_bytes if self.apart is None else 0)
+
+    @property
+    def reached_accuracy(self) -> float | None:
+        """The accuracy that a goal is compared with. Without a server, that of the node whose model is farthest from the mean.
+
+        The mean of all models gains accuracy even if nodes tell each other nothing, and no node has it.
+        """
+        return self.accuracy if self.apart is None else self.apart.farthest_accuracy
+
+    @property
+    def reached_loss(self) -> float | None:
+        """The held-out loss that a goal is compared with. Without a server, that of the same node."""
+        return self.loss if self.apart is None else self.apart.farthest_loss
 
     @property
     def evaluated(self) -> bool:
@@ -188,6 +203,16 @@ class RunRecord:
     def best_loss(self) -> float | None:
         return min((line.loss for line in self.metrics if line.loss is not None), default=None)
 
+    @property
+    def best_reached_accuracy(self) -> float | None:
+        """The highest `reached_accuracy` of all rounds."""
+        return max((found for line in self.metrics if (found := line.reached_accuracy) is not None), default=None)
+
+    @property
+    def best_reached_loss(self) -> float | None:
+        """The lowest `reached_loss` of all rounds."""
+        return min((found for line in self.metrics if (found := line.reached_loss) is not None), default=None)
+
     @cached_property
     def last_on_clients(self) -> Round | None:
         """The last round in which clients were evaluated on their own data."""
@@ -195,11 +220,13 @@ class RunRecord:
 
     def first_at_accuracy(self, target: float) -> Round | None:
         """The first evaluated round at or above the target; its `total_bytes` are the bytes by then."""
-        return next((line for line in self.metrics if line.accuracy is not None and line.accuracy >= target), None)
+        reached = ((line, line.reached_accuracy) for line in self.metrics)
+        return next((line for line, accuracy in reached if accuracy is not None and accuracy >= target), None)
 
     def first_at_loss(self, target: float) -> Round | None:
         """The first evaluated round whose held-out loss is at or below the target."""
-        return next((line for line in self.metrics if line.loss is not None and line.loss <= target), None)
+        reached = ((line, line.reached_loss) for line in self.metrics)
+        return next((line for line, loss in reached if loss is not None and loss <= target), None)
 
 
 def read(folder: Path) -> RunRecord:
@@ -313,6 +340,7 @@ def _apart(values: Mapping[str, Any], where: str) -> NodeFigures | None:
         edge_bytes=whole(values, "edge_bytes", where),
         lost=whole(values, "lost", where),
         refused=whole(values, "refused", where),
+        gone=whole(values, "nodes_gone", where) if "nodes_gone" in values else 0,
     )
 
 

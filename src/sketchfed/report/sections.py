@@ -20,6 +20,9 @@ MOST_DRAWN = 12
 """How many graphs a page has."""
 
 
+_FARTHEST = "Without a server, a target is reached when the node whose model is farthest from the mean is there."
+
+
 def headline(groups: Sequence[Group]) -> str:
     """What the comparison comes to, at the hardest target that more than half of the groups reached, with all of their runs."""
     for target in reversed(choose_targets(groups)):
@@ -29,9 +32,11 @@ def headline(groups: Sequence[Group]) -> str:
             if most < 1.05 * least or not least:
                 return ""
             few, many = f"<strong>{escape(thrifty)}</strong> sent {shown_bytes(least)}", f"<strong>{escape(lavish)}</strong>"
-            counted = "in both directions together" if all(group.served for group in groups) else "in all"
+            served = all(group.served for group in groups)
+            counted = "in both directions together" if served else "in all"
+            goal = str(target) if served else f"{target}, at the farthest node where there is no server"
             return (
-                f'<p class="headline">To reach {target}, {few} {counted} and {many} '
+                f'<p class="headline">To reach {goal}, {few} {counted} and {many} '
                 f"{shown_bytes(most)}, {most / least:.3g} times as much.</p>"
             )
     return ""
@@ -184,6 +189,7 @@ def targets(groups: Sequence[Group], looks: Sequence[Style]) -> str:
         + "</tr>\n"
         for group, style, row in zip(groups, looks, found, strict=True)
     )
+    whose = "" if all(group.served for group in groups) else f"\n{_FARTHEST}"
     return f"""<h2 id="targets">Bytes to reach a target</h2>
 <div class="scroll" role="region" tabindex="0" aria-labelledby="targets">
 <table>
@@ -193,7 +199,7 @@ def targets(groups: Sequence[Group], looks: Sequence[Style]) -> str:
 </table>
 </div>
 <p class="note">{_counted(groups)} until the first evaluated round at the target.
-In bold: the fewest, where all seeds got there.</p>"""
+In bold: the fewest, where all seeds got there.{whose}</p>"""
 
 
 def _counted(groups: Sequence[Group]) -> str:

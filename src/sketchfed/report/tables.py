@@ -276,6 +276,7 @@ _RESULTS = (
     _TOTAL,
     Column("per node", "Sent by the node that sent the most", _apart(lambda apart: apart.node_bytes, shown_bytes)),
     Column("per edge", "Both directions of the edge with the most", _apart(lambda apart: apart.edge_bytes, shown_bytes)),
+    Column("gone", "Nodes that were missing at the end", _apart(lambda apart: apart.gone or None, "{:,.0f}".format)),
     Column("ε", "Privacy spent, rounded up", _epsilon),
     _CAPTURED,
     Column(

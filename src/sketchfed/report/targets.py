@@ -63,12 +63,12 @@ def choose_targets(groups: Sequence[Group]) -> list[ScoreTarget]:
 
     Groups that came nowhere near the best have no say, or a single failed run would make all targets trivial.
     """
-    accuracies = [spread.high for group in groups if (spread := group.spread(lambda record: record.best_accuracy))]
+    accuracies = [spread.high for group in groups if (spread := group.spread(lambda record: record.best_reached_accuracy))]
     if accuracies:
         best = max(accuracies)
         everyone = min(accuracy for accuracy in accuracies if accuracy >= 0.8 * best)
         return [ScoreTarget("accuracy", value) for value in _between(_ACCURACIES, everyone, best)]
-    losses = [spread.low for group in groups if (spread := group.spread(lambda record: record.best_loss))]
+    losses = [spread.low for group in groups if (spread := group.spread(lambda record: record.best_reached_loss))]
     if not losses or min(losses) <= 0:
         return []
     best, everyone = min(losses), max(loss for loss in losses if loss <= 5 * min(losses))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sketchfed.flower.certificates import write_certificates
-from sketchfed.rounds.rank_links import Tls
+from sketchfed.rounds.rank_sockets import Tls
 
 
 def tls_files(folder: Path) -> Tls:

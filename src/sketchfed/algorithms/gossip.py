@@ -6,14 +6,10 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 
 from sketchfed.algorithms.fedavg import FedAvg
+from sketchfed.algorithms.mixing import check_global_rate, check_mixing, known
 from sketchfed.algorithms.state import Change, Replica, RoundContext
 from sketchfed.codecs import Codec, Dense
-from sketchfed.errors import InputError
 from sketchfed.wire import Packet
-
-NEEDS_EVERYBODY = (
-    "all nodes of a graph take part in every round. Remove participation, and see graph.node_failures for nodes that are away."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,31 +45,20 @@ class Gossip(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mixing is not None and not 0 < self.mixing <= 1:
-            raise InputError(f"algorithm.mixing must be above 0 and at most 1, got {self.mixing}.")
-        refused = {
-            f"participation = {self.participation:g}": (self.participation != 1, NEEDS_EVERYBODY),
-            "error_feedback = true": (self.error_feedback, "a node always keeps what it has not said yet. Remove it."),
-            "prediction = true": (self.prediction, "neighbours' estimates are the prediction already. Remove it."),
-            f"global_momentum = {self.global_momentum:g}": (
-                bool(self.global_momentum),
-                "nobody takes a global step. Use local_momentum, or an optimiser in [training].",
+        others = {
+            "algorithm.error_feedback = true": (
+                self.error_feedback,
+                "a node always keeps what it has not said yet. Remove it.",
             ),
-            f"combine = '{self.combine.name}'": (
-                not self.combine.averages,
-                "a node mixes by the weights of its links. Remove it.",
+            "algorithm.prediction = true": (
+                self.prediction,
+                "neighbours' estimates are the prediction already. Remove it.",
             ),
         }
-        for given, (is_given, why) in refused.items():
-            if is_given:
-                raise InputError(f"algorithm.{given} does not go with algorithm '{self.name}': {why}")
+        check_mixing(self, self.mixing, others)
 
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
-        if self.global_rate not in (None, 1.0):
-            raise InputError(
-                f"algorithm.global_rate = {self.global_rate:g} is a server's step, and nobody takes one in algorithm "
-                f"'{self.name}'. Set algorithm.mixing, the step towards the neighbours."
-            )
+        check_global_rate(self)
         found = replace(super().resolved(dim, clients, module), global_rate=1.0)
         return found if found.mixing is not None else replace(found, mixing=default_mixing(found._codec(dim)))
 
@@ -89,9 +74,7 @@ class Gossip(FedAvg):
     @property
     def mixing_rate(self) -> float:
         """`mixing` of completed settings."""
-        if self.mixing is None:
-            raise InputError("algorithm.mixing has no value yet. Set it, or call resolved(dim) first.")
-        return self.mixing
+        return known(self.mixing)
 
     def moved(self, estimate: Replica, said: list[Packet], context: RoundContext) -> Replica:
         """The estimate of a node's model after what the node said in a round. `context.client` is that node.

@@ -6,11 +6,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from sketchfed.algorithms.gossip import NEEDS_EVERYBODY
 from sketchfed.algorithms.iterative import Iterative
+from sketchfed.algorithms.mixing import check_global_rate, check_mixing, known
 from sketchfed.algorithms.settings import SketchSettings
 from sketchfed.algorithms.state import RoundContext
-from sketchfed.errors import InputError
 from sketchfed.sketches import SKETCHES
 from sketchfed.wire import Packet
 
@@ -44,35 +43,18 @@ class GossipModels(Iterative):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mixing is not None and not 0 < self.mixing <= 1:
-            raise InputError(f"algorithm.mixing must be above 0 and at most 1, got {self.mixing}.")
-        refused = {
-            f"algorithm.participation = {self.participation:g}": (self.participation != 1, NEEDS_EVERYBODY),
+        others = {
             "algorithm.form = 'projection'": (self.form != "unbiased", "nodes keep no errors. Remove it."),
             f"sketch.bits = {self.sketch.bits}": (
                 (self.sketch.bits, self.sketch.down) != (32, 32),
                 "rounding a sketch of a whole model is an error that stays as large when the nodes agree. Use 32 bits, or "
                 "algorithm 'gossip', which says differences.",
             ),
-            f"algorithm.global_momentum = {self.global_momentum:g}": (
-                bool(self.global_momentum),
-                "nobody takes a global step. Use local_momentum, or an optimiser in [training].",
-            ),
-            f"algorithm.combine = '{self.combine.name}'": (
-                not self.combine.averages,
-                "a node mixes by the weights of its links. Remove it.",
-            ),
         }
-        for given, (is_given, why) in refused.items():
-            if is_given:
-                raise InputError(f"{given} does not go with algorithm '{self.name}': {why}")
+        check_mixing(self, self.mixing, others)
 
     def resolved(self, dim: int, clients: int | None = None, module: nn.Module | None = None) -> Self:
-        if self.global_rate not in (None, 1.0):
-            raise InputError(
-                f"algorithm.global_rate = {self.global_rate:g} is a server's step, and nobody takes one in algorithm "
-                f"'{self.name}'. Set algorithm.mixing, the step towards the neighbours."
-            )
+        check_global_rate(self)
         found = replace(super().resolved(dim, clients, module), global_rate=1.0)
         if found.mixing is not None:
             return found
@@ -82,9 +64,7 @@ class GossipModels(Iterative):
     @property
     def mixing_rate(self) -> float:
         """`mixing` of completed settings."""
-        if self.mixing is None:
-            raise InputError("algorithm.mixing has no value yet. Set it, or call resolved(dim) first.")
-        return self.mixing
+        return known(self.mixing)
 
     def said(self, weights: Tensor, context: RoundContext) -> Packet:
         """What a node says of its model in a round."""

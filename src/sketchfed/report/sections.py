@@ -159,7 +159,7 @@ def _network(group: Group, style: Style, network: NetworkRecord) -> str:
     seed = f" Of {len(group.records)} seeds, the first." if len(group.records) > 1 else ""
     wraps = " Edges that leave the grid on one side come back on the opposite side." if is_grid(network) else ""
     anew = (
-        f" The graph was drawn anew every {network.redraw:,} rounds. The picture has all edges that carried bytes; diameter "
+        f" The graph was drawn anew every {_rounds(network.redraw)}. The picture has all edges that carried bytes; diameter "
         "and spectral gap are those of the first round."
         if network.redraw
         else ""
@@ -250,3 +250,7 @@ def _run(record: RunRecord) -> str:
 {ran}<pre tabindex="0">{escape(record.config_text)}</pre>
 </details>
 """
+
+
+def _rounds(count: int) -> str:
+    return "round" if count == 1 else f"{count:,} rounds"

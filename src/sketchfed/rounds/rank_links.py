@@ -6,14 +6,11 @@ connections to all ranks.
 
 import logging
 import socket
-import ssl
 import struct
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from secrets import token_hex
 from threading import Condition, Thread
 
@@ -22,6 +19,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from sketchfed.errors import InputError, RankError, WireError
 from sketchfed.rounds.launch import Launch, Place, met
 from sketchfed.rounds.peers.base import Hop
+from sketchfed.rounds.rank_sockets import Tls, listening, parsed_address, towards, tuned
 
 log = logging.getLogger("sketchfed")
 
@@ -35,35 +33,6 @@ _AHEAD = 64
 """The number of messages of later exchanges that are kept for an edge. Older ones are dropped."""
 _UNSENT = 4
 """The number of indices whose messages wait for a rank that does not read. Older ones are dropped."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tls:
-    """Files in PEM format with which ranks prove to each other who they are (mutual TLS).
-
-    Any certificate that `authority` signed is accepted, so use an authority that signs for the ranks of one federation only.
-    """
-
-    certificate: Path
-    key: Path
-    authority: Path
-
-    def context(self, *, server: bool) -> ssl.SSLContext:
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-        made.minimum_version = ssl.TLSVersion.TLSv1_3
-        made.check_hostname = False  # ranks are found by address, and the authority signs for nobody else
-        made.verify_mode = ssl.CERT_REQUIRED
-        if server:
-            made.num_tickets = 0  # nobody reads them, and a connection that closes unread loses what it sent
-        try:
-            made.load_verify_locations(self.authority)
-            made.load_cert_chain(self.certificate, self.key)
-        except OSError as error:  # also of files that hold no certificate
-            raise InputError(
-                f"the files for TLS cannot be used: {error}. Give a certificate, its key, and the certificate of the authority "
-                "that signed it, in PEM format."
-            ) from error
-        return made
 
 
 class _LeftError(EOFError):
@@ -115,7 +84,7 @@ class RankLinks:
         self._closing = False
         self._incoming: dict[int, socket.socket] = {}
         self._contexts = None if tls is None else (tls.context(server=True), tls.context(server=False))
-        self._listener = _listening(listen or f"{_towards(launch)}:0")
+        self._listener = listening(listen or f"{towards(launch)}:0")
         store = launch.store(wait) if store is None else store
         host, port = self._listener.getsockname()[:2]
         try:
@@ -262,7 +231,7 @@ class RankLinks:
         """Read all that another rank sends over one connection."""
         rank, connection, quietly = None, raw, False
         try:
-            _tuned(raw, self.deadline)
+            tuned(raw, self.deadline)
             raw.settimeout(self.deadline)
             if self._contexts is not None:
                 connection = self._contexts[0].wrap_socket(raw, server_side=True)
@@ -338,9 +307,9 @@ class RankLinks:
 
     def connected(self, address: str) -> socket.socket:
         """A new connection to another rank."""
-        raw = socket.create_connection(_parsed(address), timeout=self.deadline)
+        raw = socket.create_connection(parsed_address(address), timeout=self.deadline)
         try:
-            _tuned(raw, self.deadline)
+            tuned(raw, self.deadline)
             connection = raw if self._contexts is None else self._contexts[1].wrap_socket(raw)
             connection.sendall(_HELLO.pack(_GREETING, self._token, self.rank))
             connection.settimeout(None)
@@ -436,64 +405,3 @@ class _Outgoing:
                     self._connection.sendall(_FRAME.pack(_BYE, 0, 0, 0, 0, 0))
                 self._connection.shutdown(socket.SHUT_RDWR)
             self._connection.close()
-
-
-def _towards(launch: Launch) -> str:
-    """The address of this machine in the network that leads to rank 0."""
-    family, kind, protocol, _, address = _resolved(launch.address, launch.port, socket.SOCK_DGRAM)
-    with socket.socket(family, kind, protocol) as probe:
-        try:
-            probe.connect(address)  # sends nothing
-        except OSError as error:
-            raise RankError(
-                f"there is no way to MASTER_ADDR {launch.address}: {error.strerror}. Name rank 0's machine."
-            ) from error
-        return str(probe.getsockname()[0])
-
-
-def _listening(address: str) -> socket.socket:
-    host, port = _parsed(address)
-    family, kind, protocol, _, place = _resolved(host, port, socket.SOCK_STREAM)
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(place)
-        made.listen(128)
-    except OSError as error:
-        made.close()
-        raise RankError(
-            f"cannot listen on {address}: {error.strerror}. Name an address of this machine and a free port."
-        ) from error
-    return made
-
-
-def _resolved(host: str, port: int, kind: socket.SocketKind) -> tuple[int, int, int, str, tuple[object, ...]]:
-    try:
-        return socket.getaddrinfo(host, port, type=kind)[0]
-    except OSError as error:
-        raise RankError(f"there is no address for the host '{host}': {error.strerror}. Correct its name.") from error
-
-
-def _parsed(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) >= 2**16:
-        raise InputError(f"an address is written as host:port, got {address!r}.")
-    return host.strip("[]"), int(port)
-
-
-def _tuned(connection: socket.socket, deadline: float) -> None:
-    """Send at once, and notice a machine that vanished."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", max(1, int(deadline / 3))),
-        ("TCP_KEEPINTVL", max(1, int(deadline / 6))),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_USER_TIMEOUT", max(1_000, int(1_000 * deadline))),
-    ):
-        if hasattr(socket, option):  # they are Linux's
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def _ranks(numbers: Collection[int]) -> str:
-    return f"rank{'' if len(numbers) == 1 else 's'} {', '.join(map(str, sorted(numbers)))}"

@@ -14,7 +14,8 @@ from sketchfed.rounds.peers import PeerGroup, peer_of
 from sketchfed.rounds.rank_control import Control, Homes, LinkTransport
 from sketchfed.rounds.rank_group import NodeRank, RankGroup
 from sketchfed.rounds.rank_hub import Hub
-from sketchfed.rounds.rank_links import RankLinks, Tls
+from sketchfed.rounds.rank_links import RankLinks
+from sketchfed.rounds.rank_sockets import Tls
 from sketchfed.rounds.ranks import OnCall, shared_out
 from sketchfed.runs.problem import FederatedProblem
 from sketchfed.storage import replace_file

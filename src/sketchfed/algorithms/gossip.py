@@ -25,8 +25,8 @@ class Gossip(FedAvg):
 
     So x − x̂ᵢ is the memory of error feedback: what the node has not said yet. C must be a contraction, so what a codec decodes
     is multiplied by its `shrinkage`. With codec 'dense' and γ = 1, nothing is lost, x̂ is the model itself, and this is D-PSGD
-    (Lian et al. 2017) in which nodes train first and mix then. The paper's bound on γ is far below what works; `mixing` has a
-    measured default.
+    (Lian et al. 2017) in which nodes train first and mix then. The paper's bound on γ is far below what works; see
+    `default_mixing`.
     """
 
     mixing: float | None = None

@@ -24,7 +24,7 @@ from sketchfed.graphs import GraphSettings
 from sketchfed.parts import short
 from sketchfed.protection import PrivacySettings, Protection, SecureSettings, completed_work, make_protection
 from sketchfed.rounds import AsynchronousSettings, Participant
-from sketchfed.rounds.peers.kinds import check_graph, check_neighbourhoods, check_served
+from sketchfed.rounds.peers.kinds import check_graph, check_neighbourhoods, check_served, check_sums
 from sketchfed.seeds import PublicSeed
 from sketchfed.tables import (
     Table,
@@ -93,6 +93,8 @@ class Config:
         for setting, (is_given, why) in given.items():
             if is_given:
                 raise InputError(f"[graph] does not go with {setting}: {why}")
+        if self.secure is not None and self.secure.aggregation:
+            check_sums(self.algorithm)  # before it is asked for settings of the sums
         if not self.algorithm.public_start:  # nodes without a server can only begin with the same weights
             object.__setattr__(self, "algorithm", replace(self.algorithm, public_start=True))
         if self.privacy is not None and self.privacy.observer == "server":

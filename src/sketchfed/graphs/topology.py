@@ -84,7 +84,7 @@ class Links:
 class Topology:
     """The graph of each round of a run, drawn from the public seed.
 
-    `draw` makes a graph from a seed, and `weigh` its mixing weights. With `redraw`, it is drawn anew every so many rounds.
+    `draw` makes a graph from a seed, and `weigh` its mixing weights. With `redraw`, it is drawn anew after that many rounds.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ def torus_columns(graph: Graph) -> int:
 
 
 def _goes_around(graph: Graph) -> bool:
-    """Whether most edges join nodes that are near on a circle, and some close it. Or there are so many edges that all do."""
+    """Whether most edges join nodes that are near on a circle, and some close it. Or half of all pairs have an edge."""
     count, edges = graph.nodes, set(graph.edges)
     if 4 * len(edges) >= count * (count - 1):
         return True

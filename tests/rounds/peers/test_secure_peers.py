@@ -89,6 +89,7 @@ REFUSED = {
     "a ring": (("models", {"name": "ring"}), SECURE, "fewer than 3"),
     "differences": (("sketched", GRAPH), SECURE, "gossip_models"),
     "sums along a tree": (("exact", GRAPH), SECURE, "gossip_models"),
+    "differences, and nothing else said": (("sketched", GRAPH), {"secure": {}}, "gossip_models"),
     "no clip": (("models", GRAPH), {"secure": {}}, "secure.clip"),
     "noise on what is sent": (
         ("models", GRAPH),

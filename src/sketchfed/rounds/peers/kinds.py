@@ -45,6 +45,15 @@ def check_served(algorithm: Algorithm) -> None:
         )
 
 
+def check_sums(algorithm: Algorithm) -> None:
+    """Refuse secure sums where a neighbour must read each message by itself."""
+    if not isinstance(algorithm, GossipModels):
+        raise InputError(
+            f"[secure] does not go with algorithm '{algorithm.name}' on a graph: a neighbour must read each message by itself. "
+            "Use algorithm 'gossip_models', in which a node needs only a sum of what its neighbours say, or use a server."
+        )
+
+
 def check_graph(protection: Protection) -> None:
     """Refuse algorithms and protections that do not work between neighbours."""
     algorithm, steps = (
@@ -66,11 +75,6 @@ def check_graph(protection: Protection) -> None:
         raise InputError(
             "privacy.batches = 'passes' does not go with algorithm 'gossip_exact' on a graph: if an update is lost, nodes take "
             "the same batch again, and a pass pays for each example once. Use batches = 'poisson'."
-        )
-    if isinstance(protection, SecureSums) and kind is not SecurePeer:
-        raise InputError(
-            f"[secure] does not go with algorithm '{algorithm.name}' on a graph: a neighbour must read each message by itself. "
-            "Use algorithm 'gossip_models', in which a node needs only a sum of what its neighbours say, or use a server."
         )
     if isinstance(protection, SecureNoise):
         raise InputError(
